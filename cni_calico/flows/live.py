@@ -78,7 +78,7 @@ class LiveFlows:
         self._decided: dict[tuple[int, int], DecidedSides] = {}  # by the numbers that let a first packet through
         self._missing: set[bytes] = set()
         self._read_all = 0  # when there was nothing left to read
-        self._newest, self._marked, self._young = 0, _ANY, _ANY  # numbers of records
+        self._newest, self._marked, self._young, self._before_step = 0, _ANY, _ANY, 0  # numbers of records
         self.allowed = self.denied = self.dropped = self.unknown = 0
 
     def __len__(self) -> int:
@@ -131,7 +131,7 @@ class LiveFlows:
         record = None if where is None else self._store.read(where)
         repeated = record is not None and number in record.decided
         at_once = _AT_ONCE_US if repeated else _LATE_US
-        if record is not None and where is not None and not self._is_over(record, now, at_once):
+        if record is not None and where is not None and not self._is_over(where, record, now, at_once):
             if not repeated:
                 self._store.update(where, _with_decision(record, number, decider, now))
             else:
@@ -176,15 +176,17 @@ class LiveFlows:
             self._missing.discard(key)
         self.dropped += self._lasting.add(key, number, owner_of(key) if source_end else b"")
 
-    def _is_over(self, record: FlowRecord, now: int, most: int) -> bool:
+    def _is_over(self, where: int, record: FlowRecord, now: int, most: int) -> bool:
         """Whether a decision is too late to be about that connection, other than by our own slowness."""
+        if where <= self._before_step:
+            return True
         return now - record.last > most and record.last < self._read_all - _AT_ONCE_US
 
     def _deny(self, key: bytes, number: int, now: int) -> int:
         known = self._attempts.pop(key, None)
         where = known[0] if known is not None else self._lasting.get(key)
         record = None if where is None else self._store.read(where)
-        if known is None and record is not None and self._is_over(record, now, _LATE_US):
+        if known is None and record is not None and where is not None and self._is_over(where, record, now, _LATE_US):
             self._replace(key, now)
             record = None
         self._lasting.pop(key)
@@ -259,6 +261,15 @@ class LiveFlows:
 
     def note_all_read(self, now: int) -> None:
         """Nothing is left that was reported before."""
+        self._read_all = now
+
+    def note_step(self, now: int) -> None:
+        """Somebody has set the clock: times from before tell nothing any more. Whatever is decided from now on is about
+        other connections.
+        """
+        self._before_step = self._newest
+        self._attempts.clear()
+        self._early.clear()
         self._read_all = now
 
     def _end_unseen(self, where: int) -> None:

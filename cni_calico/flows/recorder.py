@@ -25,6 +25,7 @@ from cni_calico.flows.accounting import RuleAccounting
 from cni_calico.flows.aggregates import NAME as SUMS
 from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals, in_pairs
+from cni_calico.flows.clock_steps import ClockSteps
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
 from cni_calico.flows.deciders import Decider
@@ -79,7 +80,7 @@ class Recorder:
         """``agent_fd``: where the agent tells which rules are in force; None: nothing is judged. ``allowed``: also what
         is let through, not only what is denied.
         """
-        self._now, self._clock, self._next_touch = now, clock, 0.0
+        self._now, self._clock, self._clock_steps, self._next_touch = now, clock, ClockSteps(now, clock), 0.0
         self._run_dir, self._log = run_dir, log
         self._exporter: Exporter | None = None
         directory = f"{state_dir}/{DIRECTORY}"
@@ -90,8 +91,8 @@ class Recorder:
         self.losses = Losses(directory)
         with ExitStack() as opened:
             self._ring = opened.enter_context(closing(Ring(f"{directory}/ring", ring_bytes)))
-            sums = f"{directory}/{SUMS}"
-            self._aggregates = FlowAggregates(sums, self._names.get, log, now(), within=self._set_number)
+            named = self._names.get, log, now()
+            self._aggregates = FlowAggregates(f"{directory}/{SUMS}", *named, within=self._set_number)
             opened.callback(lambda: self._aggregates.close(self._now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
             self._live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
@@ -137,6 +138,9 @@ class Recorder:
         self._judged.receive()
         new: dict[int, None] = {}
         self._came = 0
+        if set_by_s := self._clock_steps.take():
+            self._log.info(f"the clock was set by {set_by_s:+.0f} s")
+            self._live.note_step(self._micros())
         for _ in range(_ROUNDS):
             if not self._take(new):
                 if not self._arrivals.is_behind:
@@ -218,7 +222,7 @@ class Recorder:
         """From when to when there was no recorder, if there was one before."""
         if self._ring.alive:
             self.losses.add(Loss(self._ring.alive, self._now(), ALLOWED, AWAY, None))
-            self.losses.flush()  # now: this one may be killed as well, and nobody else knows it
+            self.losses.flush()  # now: this one may be killed as well
 
     def _note_losses(self) -> None:
         now = self._now()

@@ -84,9 +84,14 @@ def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
 
 class SteppedRecorder:
     def __init__(self, root: Path, arriving: Arriving, agent_fd: int | None = None) -> None:
-        self.root, self.arriving, self.now = root, arriving, NOW
-        clocks = (lambda: self.now, lambda: self.now)
+        self.root, self.arriving, self.now, self.stepped = root, arriving, NOW, 0.0
+        clocks = (lambda: self.wall, lambda: self.now)
         self.recorder = Recorder(str(root), str(root), SILENT, RING_BYTES, *clocks, agent_fd=agent_fd)
+
+    @property
+    def wall(self) -> float:
+        """What the clock says that may be set: by ``stepped`` so far."""
+        return self.now + self.stepped
 
     def step(self, *decisions: tuple[bool, bytes, int], after_s: float = 0.05) -> None:
         self.now += after_s

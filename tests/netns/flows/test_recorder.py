@@ -141,6 +141,8 @@ DENIED_BY = [ALLOWED_BY[0], "ingress: end of tier default (policies: to-b)"]
 def test_each_connection_is_one_flow_with_the_rules_that_decided(
     recorded: Recorded, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with socket_in(recorded.lab.host, socket.AF_INET, socket.SOCK_DGRAM) as probe:  # as kubelet's: nobody decides
+        probe.sendto(b"probe", ("10.77.0.2", 81))
     for version in (4, 6):
         assert recorded.lab.passes("a", "b", 80, version=version, sport=1000)
         assert not recorded.lab.passes("a", "b", 81, version=version, sport=1001)

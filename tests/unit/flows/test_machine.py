@@ -39,13 +39,14 @@ class Connection:
 
 
 class Machine:
-    def __init__(self, root: Path, arriving: Arriving, seed: int) -> None:
-        self.random, self.root, self.arriving = Random(seed), root, arriving
+    def __init__(self, root: Path, arriving: Arriving, seed: int, *, sets_clock: bool = False) -> None:
+        self.random, self.root, self.arriving, self.sets_clock = Random(seed), root, arriving, sets_clock
         self.rules: dict[int, Decider] = {}
         self.counters, self.lost = Counter[int](), Counter[str]()
         self.all: list[Connection] = []
         self.lasting: dict[bytes, Connection] = {}
-        self.free: dict[bytes, float] = {}  # keys that may be used again, and when they were
+        self.free: dict[bytes, float] = {}  # keys that may be used again
+        self.used: dict[bytes, float] = {}  # when they were, by a clock that nobody sets
         self.node = SteppedRecorder(root, arriving)
         self.before: list[SteppedRecorder] = []
         self.change_rules()
@@ -79,8 +80,9 @@ class Machine:
             out, into = self.random.choice((("Allow", "Allow"), ("Allow", "Allow"), ("Allow", "Deny"), ("Deny", "")))
             numbers = [self.newest(ingress=False, action=out)]
             numbers += [self.newest(ingress=True, action=into)] if into else []
-            one = Connection(key, tuple(numbers), "Deny" in (out, into), self.node.now)
+            one = Connection(key, tuple(numbers), "Deny" in (out, into), self.node.wall)
             self.all.append(one)
+            self.used[key] = self.node.now
             if not one.denied:
                 self.lasting[key] = one
             for number in numbers:
@@ -101,7 +103,7 @@ class Machine:
         """Often one that was used before, maybe a moment ago: then its end arrives with the next begin, and is read
         after it.
         """
-        often = [key for key in self.free if self.node.now - self.free[key] > 6.0]
+        often = [key for key in self.free if self.node.now - self.used[key] > 6.0]
         if often and self.random.random() < 0.5:
             chosen = self.random.choice(often)
             del self.free[chosen]
@@ -110,14 +112,14 @@ class Machine:
 
     def entry(self, one: Connection, label: bytes = b"") -> TrackedConnection:
         destination, port = parts_of(one.key)[1], parts_of(one.key)[4]
-        return TrackedConnection(one.key, destination, port, 2, 100, 1, 50, one.began, self.node.now, label)
+        return TrackedConnection(one.key, destination, port, 2, 100, 1, 50, one.began, self.node.wall, label)
 
     def end(self) -> None:
         if not self.lasting:
             return
         one = self.lasting.pop(self.random.choice(list(self.lasting)))
         self.free[one.key] = one.began
-        if self.random.random() < 0.2:
+        if self.random.random() < 0.2 and not self.sets_clock:
             return  # ENOBUFS: nobody hears of it
         one.ended = True
         self.arriving.ended.append(self.entry(one))
@@ -126,7 +128,7 @@ class Machine:
 
     def compare(self, lies: float = 0.1) -> None:
         """With a list that lacks some that are there, but none twice in a row, and has others twice."""
-        live, micros = self.node.recorder._live, int(self.node.now * 1e6)
+        live, micros = self.node.recorder._live, int(self.node.wall * 1e6)
         expected = live.begin_comparison()
         for one in list(self.lasting.values()):
             one.missed = not one.missed and self.random.random() < lies
@@ -145,13 +147,19 @@ class Machine:
         for one in self.all:
             one.ended = one.ended and (one.key, one.began) not in unread
         self.arriving.ended.clear()
-        now = self.node.now
+        now, stepped = self.node.now, self.node.stepped
         if self.random.random() < 0.5:
             self.node.recorder.close()
         else:
             self.before.append(self.node)
         self.node = SteppedRecorder(self.root, self.arriving)
-        self.node.now = now + 2
+        self.node.now, self.node.stepped = now + 2, stepped
+        self.node.step()
+
+    def set_clock(self) -> None:
+        """By an hour or some seconds, in either direction, while nothing is on its way."""
+        self.node.step(after_s=6.0)
+        self.node.stepped += self.random.choice((-3600.0, -7.0, 7.0, 3600.0))
         self.node.step()
 
     # -- what has to be true ------------------------------------------------------------------------------------------
@@ -162,8 +170,9 @@ class Machine:
         found = dict[bytes, list[FlowRecord]]()
         for _, record in ring.newest_first():
             found.setdefault(record.key, []).append(record)
-        for records in found.values():
-            records.sort(key=lambda record: -record.began)
+        if not self.node.stepped:
+            for records in found.values():
+                records.sort(key=lambda record: -record.began)
         again = 0
         for one in self.all:
             if not one.told and not one.found:
@@ -185,18 +194,25 @@ class Machine:
         assert all(known.get(number) == decider for number, decider in self.rules.items()), "a number means one rule"
 
 
-def run_machine(root: Path, monkeypatch: pytest.MonkeyPatch, steps: int, seed: int) -> None:
+def run_machine(root: Path, monkeypatch: pytest.MonkeyPatch, steps: int, seed: int, *, sets_clock: float = 0.0) -> None:
     arriving = arriving_instead_of_the_kernel(monkeypatch)
     for name in ("_SLEEP_S", "_CALM_S", "_IDLE_S"):
         monkeypatch.setattr(module, name, 0.0)
     monkeypatch.setattr(stepped_recorder, "RING_BYTES", 4 << 20)  # more than there will be
     (root / DIRECTORY).mkdir()
-    machine = Machine(root, arriving, seed)
+    machine = Machine(root, arriving, seed, sets_clock=bool(sets_clock))
     try:
         for step in range(steps):
             what = machine.random.choices(
-                (machine.connect, machine.end, machine.change_rules, machine.compare, machine.restart),
-                (30, 25, 3, 5, 0.5),
+                (
+                    machine.connect,
+                    machine.end,
+                    machine.change_rules,
+                    machine.compare,
+                    machine.restart,
+                    machine.set_clock,
+                ),
+                (30, 25, 3, 5, 0.5, sets_clock),
             )[0]
             what()
             if step % (steps // 20) == 0:
@@ -216,6 +232,13 @@ def run_machine(root: Path, monkeypatch: pytest.MonkeyPatch, steps: int, seed: i
 
 def test_records_and_losses_are_what_rules_have_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_machine(tmp_path, monkeypatch, 400, 1)
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_clock_that_is_set_makes_none_of_two_and_two_of_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    run_machine(tmp_path, monkeypatch, 400, seed, sets_clock=2.0)
 
 
 @pytest.mark.slow
