@@ -11,14 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from ipaddress import ip_interface
 from typing import Any
 
-from cni_calico.cni.result import Result, ResultInterface, ResultIP, render_result
+from cni_calico.cni.result import Result, ResultInterface, render_result
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, InvalidConfig, LinkConflict, OutcomeUnknown
 from cni_calico.ipam.allocator import Allocator, Share
-from cni_calico.ipam.assign import Companion
+from cni_calico.ipam.assign import AssignRequest, Companion
 from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import Address, WorkloadEndpoint
 from cni_calico.model.timestamps import rfc3339
@@ -44,9 +43,10 @@ from cni_calico.plugin.endpoints import (
     remove_endpoint,
 )
 from cni_calico.plugin.former_connections import remove_former_connections
-from cni_calico.plugin.given import Addresses, plan_delegated, plan_recorded
+from cni_calico.plugin.given import Addresses, plan_delegated, plan_recorded, plan_result
 from cni_calico.plugin.identity.labels import CallIdentity, plan_identified, read_call_identity
 from cni_calico.plugin.ipam.addresses import UNDO_TIMEOUT_S, assign, plan_request, result_of
+from cni_calico.plugin.lasting.gate import may_last
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.network.ownership import plan_digests
 from cni_calico.plugin.network.plan import PodPlan, random_mac
@@ -129,7 +129,7 @@ class _Addition:
         services = self.task.services
         with ExitStack() as undo:
             given = self._assign_addresses(undo)
-            if not self.recorded.is_ours(self.attachment):
+            if not (self.recorded.is_ours(self.attachment) or given.shared):
                 remove_former_connections(given.addresses, services, self.task.deadline)
             network = self._make_links if self.task.conf.dataplane is None else self._make_external_network
             plan, mac = network(given, undo)
@@ -138,7 +138,8 @@ class _Addition:
             require_policy(self.task, self.attachment, status_fields(plan.host_ifname, mac, given.addresses))
             owed.cancel(services.files, services.state_dir, self.attachment)
             undo.pop_all()
-        return self._result(plan, given, mac)
+        pod = ResultInterface(plan.pod_ifname, mac=mac, sandbox=self.task.call.netns, mtu=plan.mtu)
+        return plan_result(given, plan.host_ifname, pod)
 
     # -- addresses ----------------------------------------------------------------------------------------------------
 
@@ -152,8 +153,11 @@ class _Addition:
     def _assign_calico_addresses(self, undo: ExitStack) -> Addresses:
         task, allocator = self.task, self.task.allocator
         task.datastore.before_addresses(self.attachment.node, task.deadline)
-        handle_id = self._handle(allocator)
         request = plan_pod_request(plan_request(task.conf, task.call, self.attachment.node), self.facts)
+        kept = self._assign_kept_addresses(request, undo) if may_last(self.attachment, task) else None
+        if kept is not None:
+            return kept
+        handle_id = self._handle(allocator)
         request = replace(request, handle_id=handle_id, share=self._share_of(handle_id))
         self._plan_companion()
         try:
@@ -176,6 +180,16 @@ class _Addition:
         # a pod that names its addresses gets no routes in the result, as upstream does it
         routes = () if self.facts.request.addresses else result.routes
         return Addresses(addresses=tuple(item.address for item in assigned), result_routes=routes, dns=task.conf.dns)
+
+    def _assign_kept_addresses(self, request: AssignRequest, undo: ExitStack) -> Addresses | None:
+        """Those of an identity that outlasts its pods; None if the pod has none."""
+        from cni_calico.plugin.lasting.attached import assign_kept
+
+        if not self.is_stored:
+            raise _MustReadFirst  # undo must not take a running pod's name out of them
+        return assign_kept(
+            self.task, self.attachment, request, None if self.recorded.is_ours(self.attachment) else undo
+        )
 
     def _handle(self, allocator: Allocator) -> str:
         """The container's handle; this interface's own handle if an older version allocated its addresses under that
@@ -215,7 +229,7 @@ class _Addition:
             services.log.error(f"cannot record that {self.attachment.shown} is to be released: {e}")
 
     def _assign_delegated_addresses(self, undo: ExitStack) -> Addresses:
-        from cni_calico.plugin.delegate import assign_delegated, configured_routes
+        from cni_calico.plugin.delegate import assign_delegated, configured_routes, undo_delegated
 
         own = self.recorded.own
         if not self.is_stored and own is None:
@@ -224,16 +238,8 @@ class _Addition:
         if own is not None and self.recorded.is_ours(self.attachment) and own.ip_networks:
             # the delegate would refuse a second allocation for the same container
             return plan_recorded(own, configured_routes(self.task.conf), self.task.conf.dns)
-        undo.callback(self._release_delegated)
+        undo.callback(undo_delegated, self.task, UNDO_TIMEOUT_S)
         return plan_delegated(assign_delegated(self.task), self.task.conf.dns)
-
-    def _release_delegated(self) -> None:
-        from cni_calico.plugin.delegate import run_delegate
-
-        try:
-            run_delegate(self.task.until(Deadline.after(UNDO_TIMEOUT_S)), command="DEL")
-        except CalicoError as e:
-            self.task.log.error(f"while undoing: {e.message}")
 
     # -- kernel -------------------------------------------------------------------------------------------------------
 
@@ -251,6 +257,7 @@ class _Addition:
             allow_ip_forwarding=conf.allow_ip_forwarding,
             digests=plan_digests(attachment.network, attachment.container_id, attachment.ifname),
             owner=attachment.owner,
+            routed=not given.shared,
         )
 
     def _mac(self) -> bytes | None:
@@ -387,14 +394,3 @@ class _Addition:
             self.task.log.error(f"cannot remove the endpoint of {attachment.shown}: {e.message}")
             if self.companion is None or self.alone:  # otherwise paying it could release what a living pod uses
                 self._owe()
-
-    def _result(self, plan: PodPlan, given: Addresses, mac: str) -> Result:
-        return Result(
-            interfaces=(
-                ResultInterface(plan.host_ifname),
-                ResultInterface(plan.pod_ifname, mac=mac, sandbox=self.task.call.netns, mtu=plan.mtu),
-            ),
-            ips=tuple(ResultIP(ip_interface((a, a.max_prefixlen)), 1) for a in given.addresses),
-            routes=given.result_routes,
-            dns=given.dns,
-        )

@@ -10,15 +10,18 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_interface, ip_network
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, parse_result
 from cni_calico.errors import CheckFailed, InvalidConfig, NetnsGone
 from cni_calico.model import names
+from cni_calico.model.resources import Address
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, read_recorded
+from cni_calico.plugin.lasting.gate import may_last
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.network.differences import Difference
 from cni_calico.plugin.network.plan import PodPlan
@@ -35,11 +38,17 @@ def check(task: Task) -> None:
         held.enter_context(task.services.attachment_lock(attachment.label, task.deadline, attachment.shown))
         recorded = read_recorded(task.fresh_store, attachment, task.deadline)  # not from memory
         plan = _plan(task, attachment, recorded, previous)
+        kept: frozenset[Address] = frozenset()
+        if may_last(attachment, task):
+            from cni_calico.plugin.lasting.attached import find_kept
+
+            kept, is_shared = find_kept(task, attachment, plan.addresses)
+            plan = replace(plan, routed=not is_shared)
         found = [
             # the protocol of external data planes has no check, so what they made is not checked
             *(_network_differences(plan, task) if task.conf.dataplane is None else ()),
             *_endpoint_differences(task.conf, attachment, recorded, plan, previous),
-            *_ipam_differences(task, attachment, recorded, plan),
+            *_ipam_differences(task, attachment, recorded, plan, kept),
         ]
     if found:
         raise CheckFailed(
@@ -150,7 +159,10 @@ def _endpoint_differences(
             yield Difference("datastore", "endpoint", f"{name} {field}", value, found[field])
 
 
-def _ipam_differences(task: Task, attachment: Attachment, recorded: Recorded, plan: PodPlan) -> Iterator[Difference]:
+def _ipam_differences(
+    task: Task, attachment: Attachment, recorded: Recorded, plan: PodPlan, kept: frozenset[Address]
+) -> Iterator[Difference]:
+    """``kept``: the addresses that are held for the pod's identity."""
     if not task.conf.ipam.is_calico:
         from cni_calico.plugin.delegate import run_delegate
 
@@ -158,7 +170,7 @@ def _ipam_differences(task: Task, attachment: Attachment, recorded: Recorded, pl
         return
     if recorded.own is not None and attachment.network in recorded.own.profiles[1:]:
         return  # the addresses belong to the network whose endpoint this one has joined
-    allocator, share, held = task.allocator, recorded.share(attachment), set()
+    allocator, share, held = task.allocator, recorded.share(attachment), set(kept)
     for handle in attachment.handle_ids:
         only_ours = handle == attachment.own_handle_id
         found = allocator.addresses_of(handle, task.deadline, None if only_ours else share)

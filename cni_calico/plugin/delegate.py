@@ -13,7 +13,8 @@ from typing import Any
 
 from cni_calico.cni.netconf import NetConf
 from cni_calico.cni.result import Result, ResultRoute, parse_result
-from cni_calico.errors import DelegateFailed, InvalidConfig
+from cni_calico.deadline import Deadline
+from cni_calico.errors import CalicoError, DelegateFailed, InvalidConfig
 from cni_calico.kernel.plugin_calls import PluginAnswer
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.podcidr import read_pod_cidrs, render_ipam, render_ipam_placeholders, wants_pod_cidr
@@ -105,3 +106,11 @@ def assign_delegated(task: Task, document: Mapping[str, Any] | None = None) -> R
             details="IPAM plugin returned missing IP config",
         )
     return result
+
+
+def undo_delegated(task: Task, timeout_s: float) -> None:
+    """DEL through the delegate after a failed ADD; a failure is only told."""
+    try:
+        run_delegate(task.until(Deadline.after(timeout_s)), command="DEL")
+    except CalicoError as e:
+        task.log.error(f"while undoing: {e.message}")

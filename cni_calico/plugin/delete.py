@@ -41,6 +41,7 @@ from cni_calico.plugin.call.ready import require_not_locked, require_ready
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, release
+from cni_calico.plugin.lasting.gate import leave_kept
 from cni_calico.plugin.network.ownership import Claim
 
 DATASTORE_PATIENCE_S = 3.5  # out of the 5 s within which DEL answers if the datastore is down
@@ -217,14 +218,8 @@ class Removal:
         from cni_calico.plugin.network.ownership import plan_claim
 
         own = self.attachment
-        return plan_claim(
-            own.network,
-            own.container_id,
-            own.ifname,
-            record,
-            interface_name=interface_name,
-            former_networks=former_networks,
-        )
+        names = (own.network, own.container_id, own.ifname)
+        return plan_claim(*names, record, interface_name=interface_name, former_networks=former_networks)
 
     def _read_host_end(self, name: str) -> Link | None:
         """The interface that the record names; None if it does not exist or cannot be read."""
@@ -340,6 +335,7 @@ class Removal:
         try:
             with self.task.services.ipam_lock(conf, deadline):
                 self._release_addresses(self.task.allocator, recorded, deadline)
+                leave_kept(self.attachment, self.task, deadline)
         except (DatastoreError, TryAgain) as e:
             return failure or e
         return failure

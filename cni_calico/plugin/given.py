@@ -1,20 +1,20 @@
-"""PURE: what any IPAM plugin assigned to an attachment: addresses, routes and DNS."""
+"""PURE: what any IPAM plugin assigned to an attachment: addresses, routes and DNS; and the result that says so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
+from ipaddress import ip_interface, ip_network
 from typing import Any
 
-from cni_calico.cni.result import Result, ResultRoute
+from cni_calico.cni.result import Result, ResultInterface, ResultIP, ResultRoute
 from cni_calico.model.resources import Address, Network, WorkloadEndpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
     """The addresses, IPAM's routes for the result, destinations that replace the default routes, and the gateways that
-    IPAM named for individual addresses.
+    IPAM named for individual addresses. ``shared``: they are still another pod's, to which the host routes them.
     """
 
     addresses: tuple[Address, ...]
@@ -22,6 +22,7 @@ class Addresses:
     dns: Mapping[str, Any]
     extra_routes: tuple[Network, ...] = ()
     gateways: Mapping[Address, str] = field(default_factory=dict)
+    shared: bool = False
 
 
 def plan_delegated(result: Result, dns: Mapping[str, Any]) -> Addresses:
@@ -48,3 +49,13 @@ def plan_recorded(own: WorkloadEndpoint, routes: tuple[ResultRoute, ...], dns: M
 def plan_extra_routes(routes: Iterable[ResultRoute]) -> tuple[Network, ...]:
     """The destinations of an IPAM plugin's routes, which become routes of the pod."""
     return tuple(ip_network(route.dst, strict=False) for route in routes)
+
+
+def plan_result(given: Addresses, host: str, pod: ResultInterface) -> Result:
+    """The result of ADD: ``host`` and ``pod`` are the two ends of the interface."""
+    return Result(
+        interfaces=(ResultInterface(host), pod),
+        ips=tuple(ResultIP(ip_interface((a, a.max_prefixlen)), 1) for a in given.addresses),
+        routes=given.result_routes,
+        dns=given.dns,
+    )

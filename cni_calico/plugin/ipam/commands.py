@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from ipaddress import ip_interface
 from typing import Any
 
 from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
-from cni_calico.cni.result import render_result
+from cni_calico.cni.result import Result, ResultIP, render_result
 from cni_calico.errors import CheckFailed, KernelError
 from cni_calico.model.names import short_id
+from cni_calico.plugin.attachment import plan_attachment
 from cni_calico.plugin.call import ready
+from cni_calico.plugin.call.node_name import os_host_name
 from cni_calico.plugin.call.serve import Handler, run_call
 from cni_calico.plugin.call.services import Services
 from cni_calico.plugin.call.task import Task
@@ -31,6 +34,7 @@ from cni_calico.plugin.ipam.addresses import (
     result_of,
 )
 from cni_calico.plugin.ipam.alone import find_share
+from cni_calico.plugin.lasting.gate import leave_kept, may_last
 
 
 def _add(task: Task) -> Mapping[str, Any]:
@@ -41,6 +45,15 @@ def _add(task: Task) -> Mapping[str, Any]:
         task.datastore.note_added(f"{conf.name}/{call.container_id}/{call.ifname}")
         task.datastore.before_addresses(request.node, deadline)
         request = replace(request, namespace_labels=read_namespace_labels(task), share=find_share(task))
+        attachment = plan_attachment(call, conf, request.node)
+        if may_last(attachment, task):
+            from cni_calico.plugin.lasting.attached import assign_kept
+
+            kept = assign_kept(task, attachment, request, None)
+            if kept is not None:
+                ready.note_synced(services)
+                ips = tuple(ResultIP(ip_interface((a, a.max_prefixlen))) for a in kept.addresses)
+                return render_result(Result(ips=ips, routes=kept.result_routes), conf.cni_version)
         with services.ipam_lock(conf, deadline):
             assigned = assign(task.allocator, request, deadline)
     ready.note_synced(services)
@@ -58,6 +71,7 @@ def _delete(task: Task) -> None:
         ready.require_not_locked(task.datastore, deadline)
         with services.ipam_lock(conf, deadline):
             release(task.allocator, handles, find_share(task), deadline)
+            leave_kept(plan_attachment(task.call, conf, _any_node(task)), task, deadline)
 
 
 def _check(task: Task) -> None:
@@ -65,11 +79,21 @@ def _check(task: Task) -> None:
     with handle_lock(handles[0], task.services, task.deadline):
         allocator, share = task.allocator, find_share(task)
         found = any(allocator.addresses_of(handle, task.deadline, share) for handle in handles)
+    attachment = plan_attachment(call, task.conf, _any_node(task))
+    if not found and may_last(attachment, task):
+        from cni_calico.plugin.lasting.attached import has_kept
+
+        found = has_kept(task, attachment)
     if not found:
         raise CheckFailed(
             f"cannot find an allocation for container {short_id(call.container_id)} in network {task.conf.name}",
             details=f"no address of interface {call.ifname} is held under handle {handles[0]}",
         )
+
+
+def _any_node(task: Task) -> str:
+    """For what depends on the pod alone: DEL and CHECK work without a node's name, too."""
+    return task.conf.hostname or os_host_name()
 
 
 def _status(task: Task) -> None:

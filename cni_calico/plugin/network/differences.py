@@ -75,7 +75,7 @@ def select_differences(plan: PodPlan, seen: Observed) -> tuple[Difference, ...]:
     ]
     if seen.pod:
         found += _pod_differences(plan, seen)
-    for address in plan.addresses:
+    for address in plan.routed_addresses:
         holder = seen.host_routes.get(address)
         if holder != plan.host_ifname:
             text = "" if holder is None else f"dev {holder}" if holder else "a route without interface"

@@ -27,7 +27,7 @@ class PodPlan:
     ``mac`` None lets the kernel choose; ``extra_routes`` (of a delegated IPAM) take the place of the default routes
     unless ``include_default_routes``. All routes of the pod lead to the host, whatever gateway an IPAM names.
     ``digests`` prove whose the host interface is (ownership.py); its alias gets the first of them, and ``owner``, the
-    workload (names.owner_text).
+    workload (names.owner_text). ``routed`` False: the addresses are still another pod's, so the host gets no routes.
     """
 
     host_ifname: str
@@ -41,6 +41,12 @@ class PodPlan:
     allow_ip_forwarding: bool = False
     digests: tuple[str, ...] = ()
     owner: str = ""
+    routed: bool = True
+
+    @property
+    def routed_addresses(self) -> tuple[Address, ...]:
+        """Those to which the host has a route."""
+        return self.addresses if self.routed else ()
 
     @property
     def alias(self) -> str:

@@ -249,19 +249,19 @@ def apply_addresses(
 def _apply_host(site: Site, plan: PodPlan, made: Links, deadline: Deadline, owned: Callable[[Address], bool]) -> None:
     rtnl = site.host.rtnl
     index, name = made.host_index, plan.host_ifname
-    before = [links.set_link(index, name, up=True, alias=plan.alias), *map(routes.match_route, plan.addresses)]
+    before = [links.set_link(index, name, up=True, alias=plan.alias), *map(routes.match_route, plan.routed_addresses)]
     up, *found = rtnl.submit(before, deadline)
     if up.error is not None:
         raise up.error
-    for address, matched in zip(plan.addresses, found, strict=False):
+    for address, matched in zip(plan.routed_addresses, found, strict=False):
         if matched.replies and hostroutes.is_taken(rtnl, matched.replies[0], address, index, deadline):
             hostroutes.ensure_route(rtnl, address, index, name, deadline, owned, site.log)
-    batch: list[Request] = [hostroutes.add_request(address, index, name) for address in plan.addresses]
-    batch += [routes.match_route(address) for address in plan.addresses]
+    batch: list[Request] = [hostroutes.add_request(address, index, name) for address in plan.routed_addresses]
+    batch += [routes.match_route(address) for address in plan.routed_addresses]
     batch.append(links.get_link(index))
     outcomes = rtnl.submit(batch, deadline)
-    count = len(plan.addresses)
-    for address, added, matched in zip(plan.addresses, outcomes, outcomes[count:], strict=False):
+    count = len(plan.routed_addresses)
+    for address, added, matched in zip(plan.routed_addresses, outcomes, outcomes[count:], strict=False):
         if added.error is not None and added.error.errno != EEXIST:
             raise added.error
         if not (matched.replies and hostroutes.leads_to(matched.replies[0], address, index)):

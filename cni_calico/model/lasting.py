@@ -1,0 +1,145 @@
+"""PURE: who keeps an address while its pods come and go, and the handle under which that is stored.
+
+Rule: the handle follows from the identity alone, so that every pod of it, on whatever node, finds the same addresses.
+Handles of virtual machines are upstream's; the others are named alike.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cni_calico.model.resources import Attribute
+
+DEFAULT_NETWORK = "k8s-pod-network"
+HANDLE_MAX = 128  # characters, where names are not Kubernetes' own
+VMI_NAME, VMI_UID, VM_UID, MIGRATION_UID = "vmi-name", "vmi-uid", "vm-uid", "vmim-uid"
+IDENTITY, CONTAINER = "identity", "container"
+_SHORTENED = "_"
+_NOTHING: Mapping[str, str] = {}
+
+
+class Kind(StrEnum):
+    """The middle part of the handle."""
+
+    MACHINE = "vmi"
+    STATEFUL = "sts"
+    NAMED = "id"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """``name``: of a VirtualMachineInstance; "<StatefulSet>.<ordinal>"; or whatever its user calls it. ``attributes``:
+    what an allocation says of it beside node and pod.
+    """
+
+    kind: Kind
+    network: str
+    namespace: str
+    name: str
+    attributes: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def handle_id(self, *, is_kubernetes: bool) -> str:
+        """The IPAM handle. ``is_kubernetes``: the datastore's names are Kubernetes' own, which have room enough for
+        all of it, and in which no shortened one would be valid.
+        """
+        prefix, own = f"{self.network or DEFAULT_NETWORK}.{self.kind}.", f"{self.namespace}.{self.name}"
+        return prefix + own if is_kubernetes else limit_length(prefix, own, HANDLE_MAX)
+
+    def __str__(self) -> str:
+        what = {
+            Kind.MACHINE: "virtual machine",
+            Kind.STATEFUL: "pod of the StatefulSet",
+            Kind.NAMED: "identity",
+        }[self.kind]
+        return f"{what} {self.namespace}/{self.name}"
+
+
+def limit_length(prefix: str, own: str, longest: int) -> str:
+    """``prefix`` and ``own``, or, if that is too long, the beginning of a digest of ``own`` in its place, as upstream
+    shortens its IDs.
+    """
+    length = len(prefix) + len(own)
+    if length < longest or (length == longest and not own.startswith(_SHORTENED)):
+        return prefix + own
+    digest = base64.urlsafe_b64encode(hashlib.sha256(own.encode()).digest()).decode().rstrip("=")
+    return prefix + _SHORTENED + digest[: max(1, longest - len(prefix) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Whom an allocation is kept for, as far as it says that; ``name`` "" if it does not."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+
+def parse_kept(handle_id: str, said: Mapping[str, str]) -> Kept | None:
+    """Whom the allocation under this handle, with these attributes of any of its owners, is kept for; None if its
+    handle is an ordinary one. Names of networks may have dots, those of namespaces have none; of a shortened handle
+    only the attributes say what it is.
+    """
+    for kind in Kind:
+        before, mark, own = handle_id.partition(f".{kind}.")
+        if not (before and mark):
+            continue
+        namespace, _, name = own.partition(".")
+        if own.startswith(_SHORTENED) or not name:
+            called = said.get(VMI_NAME) if kind is Kind.MACHINE else said.get(IDENTITY)
+            return Kept(kind, said.get("namespace", ""), called or "")
+        return Kept(kind, namespace, name)
+    return None
+
+
+# -- the owners of one allocation -------------------------------------------------------------------------------------
+
+ALTERNATE = "alternateOwnerAttrs"
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Who has an address: the pod to which it is routed, and during a live migration the pod to which the machine
+    comes. Either may be empty: then there is none.
+    """
+
+    active: Mapping[str, str] = field(default_factory=dict)
+    alternate: Mapping[str, str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(names_somebody(self.active) or names_somebody(self.alternate))
+
+    @property
+    def said(self) -> Mapping[str, str]:
+        """What either says; the active one first."""
+        return {**self.alternate, **self.active}
+
+    def without(self, namespace: str, pod: str) -> Owners:
+        return Owners(
+            _NOTHING if is_pod(self.active, namespace, pod) else self.active,
+            _NOTHING if is_pod(self.alternate, namespace, pod) else self.alternate,
+        )
+
+
+def names_somebody(owner: Mapping[str, str]) -> bool:
+    return bool(owner.get("pod") or owner.get(CONTAINER))
+
+
+def is_pod(owner: Mapping[str, str], namespace: str, pod: str) -> bool:
+    return bool(pod) and owner.get("pod") == pod and owner.get("namespace") == namespace
+
+
+def owners_of(attribute: Attribute) -> Owners:
+    alternate = attribute.extra.get(ALTERNATE)
+    return Owners(attribute.secondary, alternate if isinstance(alternate, Mapping) else _NOTHING)
+
+
+def with_owners(attribute: Attribute, owners: Owners) -> Attribute:
+    """An owner that is not there is absent from the document, too."""
+    extra = {name: value for name, value in attribute.extra.items() if name != ALTERNATE}
+    if owners.alternate:
+        extra[ALTERNATE] = dict(owners.alternate)
+    return Attribute(attribute.handle_id, dict(owners.active), extra)

@@ -1,0 +1,31 @@
+"""Whether a call can be about an address that outlasts its pod. For all others nothing else here is imported.
+
+Rule: nothing is read for the answer.
+"""
+
+from __future__ import annotations
+
+from cni_calico.deadline import Deadline
+from cni_calico.plugin.attachment import KUBERNETES, Attachment
+from cni_calico.plugin.call.task import Task
+
+LAUNCHER = "virt-launcher-"  # how the names of the pods begin in which KubeVirt runs its machines
+
+
+def may_last(attachment: Attachment, task: Task) -> bool:
+    """Whether the pod may be a virtual machine's, in a cluster that can be asked."""
+    return attachment.orchestrator == KUBERNETES and attachment.workload.startswith(LAUNCHER) and asks_kubernetes(task)
+
+
+def asks_kubernetes(task: Task) -> bool:
+    """Whether the network configuration says how Kubernetes is reached."""
+    config = task.conf.datastore
+    return config.type == "kubernetes" or bool(config.kubernetes.kubeconfig or config.kubernetes.api_root)
+
+
+def leave_kept(attachment: Attachment, task: Task, deadline: Deadline) -> None:
+    """For DEL: take a pod's name out of its identity's addresses, if it has one. Raises DatastoreError."""
+    if may_last(attachment, task):
+        from cni_calico.plugin.lasting.attached import leave
+
+        leave(task, attachment, deadline)
