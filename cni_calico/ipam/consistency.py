@@ -17,6 +17,7 @@ from cni_calico.ipam.block import holdings
 from cni_calico.ipam.pools import pool_of
 from cni_calico.model.identity import container_name
 from cni_calico.model.keys import AffinityKey
+from cni_calico.model.lasting import names_somebody, owners_of, parse_kept
 from cni_calico.model.resources import Address, Affinity, Block, Handle, IPPool, Network, Node, WorkloadEndpoint
 
 _WIREGUARD = ("interfaceIPv4Address", "interfaceIPv6Address")
@@ -69,7 +70,12 @@ class Allocation:
 
     @property
     def in_use(self) -> bool:
-        return bool(self.users) or "service" in self.attributes
+        return bool(self.users) or "service" in self.attributes or self.is_kept
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it stays with an identity that outlasts its pods: the janitor says when that is over."""
+        return self.handle_id is not None and parse_kept(self.handle_id, self.attributes) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,7 @@ def check_records(records: Records) -> ConsistencyReport:
     """Looks at each block once, and keeps of it only what is compared with other records."""
     users = list_users(records.endpoints, records.nodes)
     unallocated, held = set(users), _HeldByHandle()
+    shared: set[Address] = set()
     taken: dict[Network, int] = {}
     on_nodes: Counter[str] = Counter()
     owners: dict[Network, str | None] = {}
@@ -179,13 +186,14 @@ def check_records(records: Records) -> ConsistencyReport:
         taken[cidr], owners[cidr] = len(allocations), block.affinity
         on_nodes.update(found.attributes["node"] for found in allocations if "node" in found.attributes)
         unallocated.difference_update(found.address for found in allocations)
+        shared |= _shared_addresses(block)
         leaks += _check_leaks(block, allocations)
         of_blocks += _check_block(block, records)
         held.add(block, records)
     findings = [
         *(Finding(Inconsistency.CORRUPT, subject, why) for subject, why in records.corrupt),
         *leaks,
-        *_check_users(users, unallocated, records.pools),
+        *_check_users(users, unallocated, shared, records.pools),
         *_check_handles(held, records),
         *of_blocks,
         *_check_affinities(owners, records),
@@ -222,11 +230,21 @@ def describe_owner(found: Allocation) -> str:
     return f"handle {found.handle_id}"
 
 
+def _shared_addresses(block: Block) -> set[Address]:
+    """Those that two pods have because a virtual machine moves from one to the other."""
+    both = {i for i, attribute in enumerate(block.attributes) if names_somebody(owners_of(attribute).alternate)}
+    return {block.cidr[o] for o, index in enumerate(block.allocations) if index in both} if both else set()
+
+
 def _check_users(
-    users: Mapping[Address, tuple[str, ...]], unallocated: Collection[Address], pools: Sequence[IPPool]
+    users: Mapping[Address, tuple[str, ...]],
+    unallocated: Collection[Address],
+    shared: Collection[Address],
+    pools: Sequence[IPPool],
 ) -> Iterator[Finding]:
     for address, names in users.items():
-        if len(names) > 1 and any(name.startswith("workload") for name in names):
+        usual = 2 if address in shared else 1
+        if len(names) > usual and any(name.startswith("workload") for name in names):
             yield Finding(Inconsistency.DOUBLE, str(address), f"{address} is used by {' and '.join(names)}", address)
         if address not in unallocated:
             continue

@@ -203,6 +203,22 @@ class LastingAddresses:
 
         return not self._change(handle_id, change, deadline, release=lambda address: is_over)
 
+    def release(
+        self, handle_id: str, address: Address, is_expected: Callable[[Owners], bool], deadline: Deadline
+    ) -> bool:
+        """Release an address if its owners are those that are expected; whether it is released."""
+        taken_out = False
+
+        def change(other: Address, owners: Owners) -> Owners:
+            nonlocal taken_out
+            if other != address or (owners and not is_expected(owners)):
+                return owners
+            taken_out = True
+            return Owners()
+
+        there = self._change(handle_id, change, deadline, release=lambda other: other == address)
+        return taken_out and address not in there
+
     def undo(self, handle_id: str, owner: Mapping[str, str], is_fresh: Callable[[Address], bool]) -> None:
         """After a failed request: release what it had taken for the first time, and take its name out of the rest."""
 

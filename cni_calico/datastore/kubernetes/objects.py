@@ -33,6 +33,12 @@ class KubernetesObjects:
     def node(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None:
         return self.api.get(node_path(name), deadline, f"read node {name}")
 
+    def why_over(self, kind: str, namespace: str, name: str, deadline: Deadline) -> str:
+        """Why an identity that keeps addresses (model.lasting) will not come again; "" if it may."""
+        from cni_calico.datastore.kubernetes.identities import why_over
+
+        return why_over(self.api, kind, namespace, name, deadline)
+
 
 def count_objects(api: KubernetesAPI, path: str, deadline: Deadline, doing: str) -> int:
     """The number of objects in a collection, counted by fetching only one of them. Raises DatastoreError,

@@ -14,6 +14,7 @@ from cni_calico.datastore.interface import PodDocument, Versioned
 from cni_calico.ipam.lost.leaks import (
     BlockFacts,
     Holding,
+    KeptHolding,
     LostEndpoint,
     LostNode,
     Pod,
@@ -177,6 +178,10 @@ class CachedClusterState:
     def has_owner(self, holding: Holding) -> bool:
         """Looks for the pod only, on the block's node: who else there is, is found out before anything is released."""
         return bool(holding.pod) and self.pod(holding.namespace, holding.pod, holding.node) is not None
+
+    def why_over(self, kept: KeptHolding) -> str:
+        """Whether its identity is over is asked before anything is released: here only its pods are followed."""
+        return "no pod uses it"
 
     def endpoint(self, key: ResourceKey) -> LostEndpoint | None:
         cache = self._caches.endpoints

@@ -14,7 +14,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.lost import leaks
 from cni_calico.ipam.lost.endpointed import Endpointed
-from cni_calico.ipam.lost.leaks import BlockFacts, Holding, Pod
+from cni_calico.ipam.lost.leaks import BlockFacts, Holding, KeptHolding, Pod
 from cni_calico.ipam.view import stored
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, ResourceKey, ResourceList
@@ -30,6 +30,9 @@ class Kubernetes(Protocol):
     def pod(self, namespace: str, name: str, uid: str, deadline: Deadline) -> Mapping[str, Any] | None: ...
 
     def node(self, name: str, deadline: Deadline) -> Mapping[str, Any] | None: ...
+
+    def why_over(self, kind: str, namespace: str, name: str, deadline: Deadline) -> str:
+        """Why an identity that keeps addresses will not come again; "" if it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ class FreshFacts:
             if found is not None and not leaks.has_let_go(found):
                 return True
         return self.everybody(self.deadline).may_have(holding)
+
+    def why_over(self, kept: KeptHolding) -> str:
+        assert self.kubernetes is not None
+        return self.kubernetes.why_over(kept.kind, kept.namespace, kept.name, self.deadline)
 
     def _read(self, namespace: str, name: str, node: str) -> Pod | None:
         assert self.kubernetes is not None

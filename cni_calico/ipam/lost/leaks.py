@@ -2,25 +2,26 @@
 
 Rule: something is called lost only if there is no other explanation. An address belongs to a pod if its attributes say
 that and nothing else, to a tunnel if they say that; without attributes it belongs to whom its handle names (bare.py).
-An address that was taken for anything else (podman, a load balancer, a virtual machine, a person) is not ours to judge.
-Looking lost is only a suspicion; ipam/lost/reclaim.py
-checks again before it acts.
+One that is kept for an identity that outlasts its pods (kept.py) is lost once that is over. An address that was taken
+for anything else (podman, a load balancer, a person) is not ours to judge. Looking lost is only a suspicion;
+ipam/lost/reclaim.py checks again before it acts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from sys import intern
 from typing import Any, Protocol
 
 from cni_calico.ipam.lost.bare import is_bare, parse_bare_handle
+from cni_calico.ipam.lost.kept import read_kept
 from cni_calico.ipam.share import INTERFACE
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IP, pod_networks
 from cni_calico.model.names import short_id
-from cni_calico.model.resources import Address, Block, Network, Node, WorkloadEndpoint
+from cni_calico.model.resources import Address, Attribute, Block, Network, Node, WorkloadEndpoint
 from cni_calico.model.timestamps import parse_rfc3339
 
 TUNNELS = frozenset(
@@ -32,7 +33,6 @@ TUNNELS = frozenset(
         "wireguardV6TunnelAddress",
     )
 )
-SPARE_S = 3600.0  # servers claim a block before they need it
 _OF_PODS = frozenset(("node", "namespace", "pod", INTERFACE, "timestamp"))
 _OF_TUNNELS = frozenset(("node", "type", "timestamp"))
 
@@ -60,6 +60,26 @@ class Holding:
 
     def __str__(self) -> str:
         return f"{self.address} (handle {self.handle_id})"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHolding(Holding):
+    """An address that is kept for the identity that ``kind``, ``namespace`` and ``name`` say. ``node`` and ``pod``: its
+    active owner, "" without one; ``other_...``: where a virtual machine moves to, or came from.
+    """
+
+    kind: str = ""
+    name: str = ""
+    other_node: str = ""
+    other_pod: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.address} (kept under handle {self.handle_id})"
+
+    @property
+    def owners(self) -> tuple[tuple[str, str], ...]:
+        """(node, pod) of each."""
+        return tuple(owner for owner in ((self.node, self.pod), (self.other_node, self.other_pod)) if owner[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +157,7 @@ KINDS: Mapping[type[Any], str] = {
     LostNode: "node",
     LostEndpoint: "endpoint",
     Holding: "address",
+    KeptHolding: "address",
     LostBlock: "block",
     SurplusBlock: "surplus block",
     IdleHandle: "handle",
@@ -183,12 +204,17 @@ class Known(Protocol):
     def has_owner(self, holding: Holding) -> bool:
         """Whether a pod or an endpoint, on whatever node, may be what a handle names, or has the address."""
 
+    def why_over(self, kept: KeptHolding) -> str:
+        """Why the identity for which an address is kept will not come again; "" if it may."""
+
 
 # -- judging ----------------------------------------------------------------------------------------------------------
 
 
 def judge(subject: Subject, known: Known, block: Callable[[Network], BlockFacts | None]) -> str:
     """Why a subject is lost; "" if it is not. ``block`` returns what is known of a block."""
+    if isinstance(subject, KeptHolding):
+        return judge_kept(subject, known)
     if isinstance(subject, Holding):
         return judge_holding(subject, known)
     if isinstance(subject, LostNode):
@@ -202,8 +228,17 @@ def judge(subject: Subject, known: Known, block: Callable[[Network], BlockFacts 
     return "it holds no address"
 
 
+def judge_kept(kept: KeptHolding, known: Known) -> str:
+    """Why nobody will use a kept address any more; "" if a pod has it, or its identity may come again."""
+    if not known.knows_pods or any(known.has_pod(kept.namespace, pod, node) for node, pod in kept.owners):
+        return ""
+    return known.why_over(kept)
+
+
 def judge_holding(holding: Holding, known: Known) -> str:
     """Why the address has no owner any more; "" if it may have one."""
+    if isinstance(holding, KeptHolding):
+        return judge_kept(holding, known)
     if holding.foreign:
         return ""
     if holding.bare:
@@ -254,32 +289,6 @@ def judge_block(lost: LostBlock, facts: BlockFacts | None, known: Known) -> str:
     return f"there is no Node {lost.node}"
 
 
-def judge_surplus(surplus: SurplusBlock, known: Mapping[Network, BlockFacts]) -> str:
-    """Why a node does not need an empty block; "" while the block is the node's only one of its family, or the one to
-    keep of several that are all empty. ``known`` has all blocks of the node.
-    """
-    family = {
-        cidr: facts
-        for cidr, facts in known.items()
-        if facts.node == surplus.node and cidr.version == surplus.cidr.version
-    }
-    facts = family.get(surplus.cidr)
-    if facts is None or facts.holdings or len(family) == 1:
-        return ""
-    if not any(other.holdings for other in family.values()) and surplus.cidr == min(family, key=_position):
-        return ""
-    return f"node {surplus.node} has {len(family) - 1} other blocks"
-
-
-def _position(cidr: Network) -> int:
-    return int(cidr.network_address)
-
-
-def is_spare(facts: BlockFacts, now_s: float) -> bool:
-    """Whether the block was claimed so recently that it may have been claimed in advance."""
-    return now_s - facts.claimed_s < SPARE_S
-
-
 def judge_endpoint(endpoint: LostEndpoint, known: Known) -> str:
     """Why a pod's endpoint belongs to no pod; "" if it may belong to one."""
     if not known.knows_pods or known.has_pod(endpoint.key.namespace, endpoint.pod, endpoint.node):
@@ -309,6 +318,10 @@ def reduce_block(block: Block) -> BlockFacts:
         if index is not None:
             attribute = block.attributes[index]
             said = attribute.secondary
+            kept = _read_kept(attribute, block, ordinal)
+            if kept is not None:
+                holdings.append(kept)
+                continue
             tunnel = said.get("type", "")
             is_tunnel = tunnel in TUNNELS and bool(said.get("node")) and set(said) <= _OF_TUNNELS
             is_pods = set(said) <= _OF_PODS and all(said.get(name) for name in ("node", "namespace", "pod"))
@@ -333,6 +346,15 @@ def reduce_block(block: Block) -> BlockFacts:
                 )
             )
     return BlockFacts(block.node, tuple(holdings), parse_rfc3339(block.affinity_claim_time) or 0.0)
+
+
+def _read_kept(attribute: Attribute, block: Block, ordinal: int) -> KeptHolding | None:
+    """None for what is not kept, or does not say for whom."""
+    fields = read_kept(attribute)
+    if fields is None:
+        return None
+    handle_id, number = intern(attribute.handle_id or ""), block.sequence_for.get(ordinal)
+    return replace(KeptHolding(ordinal, block.cidr, handle_id, number), **fields)
 
 
 def kubernetes_name(node: Node) -> str:

@@ -25,6 +25,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import AddressMismatch, CorruptRecord, DatastoreDenied, TryAgain
 from cni_calico.ipam.allocator import Allocator, Release
 from cni_calico.ipam.claims import release_block
+from cni_calico.ipam.lasting import LastingAddresses
 from cni_calico.ipam.lost import leaks
 from cni_calico.ipam.lost.endpointed import Endpointed, endpointed
 from cni_calico.ipam.lost.fresh_facts import FreshFacts, Kubernetes, list_endpoints
@@ -32,6 +33,7 @@ from cni_calico.ipam.lost.leaks import (
     DepartedNode,
     Holding,
     IdleHandle,
+    KeptHolding,
     LostBlock,
     LostEndpoint,
     LostNode,
@@ -39,10 +41,12 @@ from cni_calico.ipam.lost.leaks import (
     Subject,
     SurplusBlock,
 )
+from cni_calico.ipam.lost.surplus import is_spare, judge_surplus
 from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
 from cni_calico.ipam.view import stored
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import BlockKey, HandleKey, ResourceKey, ResourceList
+from cni_calico.model.lasting import Owners
 from cni_calico.model.resources import Block, Network
 
 BELIEVED_S = 2.0  # how long a listing of endpoints counts as the present state
@@ -124,9 +128,9 @@ class Reclaimer:
     def _confirm_surplus(self, surplus: SurplusBlock, facts: FreshFacts) -> str:
         own = facts.blocks_of(surplus.node, surplus.cidr.version)
         found = own.get(surplus.cidr)
-        if found is None or leaks.is_spare(found, self._allocator().clock() / 1e9) or not facts.has_node(surplus.node):
+        if found is None or is_spare(found, self._allocator().clock() / 1e9) or not facts.has_node(surplus.node):
             return ""
-        return leaks.judge_surplus(surplus, own)
+        return judge_surplus(surplus, own)
 
     def _is_unchanged(self, idle: IdleHandle, deadline: Deadline) -> bool:
         handle = self._store.get(HandleKey(idle.handle_id), deadline)
@@ -178,6 +182,8 @@ class Reclaimer:
         return outcome
 
     def _release(self, subject: Subject, deadline: Deadline) -> bool:
+        if isinstance(subject, KeptHolding):
+            return self._release_kept(subject, deadline)
         if isinstance(subject, Holding):
             return self._release_address(subject, deadline)
         if isinstance(subject, LostBlock):
@@ -196,6 +202,18 @@ class Reclaimer:
         """An allocator; ``node``: it writes only while there is no such node, if the store can compare that."""
         absent = Write.expect_absent(ResourceKey("Node", node))
         return self._make(_While(self._store, absent) if node and self._store.max_commit > 2 else self._store)
+
+    def _release_kept(self, kept: KeptHolding, deadline: Deadline) -> bool:
+        """Only while the block names the owners that were looked for: a new pod takes the address by that alone."""
+
+        def has_same_owners(owners: Owners) -> bool:
+            return tuple((o.get("node", ""), o.get("pod", "")) for o in (owners.active, owners.alternate)) == (
+                (kept.node, kept.pod),
+                (kept.other_node, kept.other_pod),
+            )
+
+        lasting = LastingAddresses(self._store, self._make)
+        return lasting.release(kept.handle_id, kept.address, has_same_owners, deadline)
 
     def _release_address(self, held: Holding, deadline: Deadline) -> bool:
         of_node = held.tunnel or (held.bare and not held.pod)
@@ -292,6 +310,9 @@ class _EveryNodeGone:
 
     def has_owner(self, holding: Holding) -> bool:
         return True
+
+    def why_over(self, kept: KeptHolding) -> str:
+        return ""
 
 
 class _While(ForwardingStore):

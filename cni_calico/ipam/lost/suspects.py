@@ -19,6 +19,7 @@ from cni_calico.ipam.lost.leaks import (
     DepartedNode,
     Holding,
     IdleHandle,
+    KeptHolding,
     Known,
     LostBlock,
     LostEndpoint,
@@ -26,10 +27,12 @@ from cni_calico.ipam.lost.leaks import (
     Subject,
     SurplusBlock,
 )
+from cni_calico.ipam.lost.surplus import is_spare, judge_surplus
 from cni_calico.model import names
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.resources import Network
 
+KEPT_S = 300.0  # for what is kept, however short the grace period is: its owner may be between two pods
 BOTH_GONE_S = 60.0  # how long node and pod must have been gone, whatever the grace period
 _NOTHING = BlockFacts(None, ())
 SeenKey = TypeVar("SeenKey")
@@ -152,6 +155,8 @@ class Suspects:
         """The grace period of a subject: short for what belonged to a pod that is gone together with its node."""
         if self._may_be_in_progress(subject):
             grace_s = max(grace_s, calls_s)
+        if isinstance(subject, KeptHolding):
+            return max(grace_s, KEPT_S)
         if not isinstance(subject, LostEndpoint | Holding) or (isinstance(subject, Holding) and subject.tunnel):
             return grace_s
         gone_s = 0.0 if self._state.has_node(subject.node) else now - self._gone.get(subject.node, now)
@@ -167,7 +172,7 @@ class Suspects:
 
     def _is_spare(self, subject: Subject) -> bool:
         facts = self._blocks.get(subject.cidr) if isinstance(subject, SurplusBlock) else None
-        return facts is not None and leaks.is_spare(facts, self._clock_s())
+        return facts is not None and is_spare(facts, self._clock_s())
 
     def blocks(self) -> dict[Network, BlockFacts]:
         """What the blocks hold; for any thread."""
@@ -211,10 +216,13 @@ class Suspects:
             self._blocks[cidr] = after
         had, has = set(before.holdings), set(after.holdings if after is not None else ())
         for held in had - has:
-            self._forget(held, self._anchor(held))
+            self.all.pop(held, None)
+            for anchor in self._anchors(held):
+                self._forget(held, anchor)
         for held in has - had:
             if not held.foreign:
-                self._on.add(self._anchor(held), held)
+                for anchor in self._anchors(held):
+                    self._on.add(anchor, held)
                 self._judge_held(held, now)
         self._count(had, has, now)
         for facts in (before, after):
@@ -283,6 +291,11 @@ class Suspects:
         self.all.pop(held, None)
         self._on.discard(anchor, held)
 
+    def _anchors(self, held: Holding) -> tuple[Anchor, ...]:
+        if isinstance(held, KeptHolding):
+            return tuple(("pod", held.namespace, pod) for _, pod in held.owners)
+        return (self._anchor(held),)
+
     def _anchor(self, held: Holding) -> Anchor:
         names_no_pod = held.bare and not (held.pod and self._state.knows_pods)
         return ("node", held.node) if held.tunnel or names_no_pod else ("pod", held.namespace, held.pod)
@@ -346,7 +359,7 @@ class Suspects:
         owned = {cidr: self._blocks[cidr] for cidr in self._owned.get(node, ()) if cidr in self._blocks}
         for cidr in owned:
             surplus = SurplusBlock(node, cidr)
-            reason = leaks.judge_surplus(surplus, owned) if self._state.has_node(node) else ""
+            reason = judge_surplus(surplus, owned) if self._state.has_node(node) else ""
             self._judge(surplus, reason, now)
 
     def _judge(self, subject: Subject, reason: str, since: float) -> None:

@@ -84,6 +84,7 @@ class Cluster:
     count: int = 0
     apart: bool = False  # Kubernetes does not answer
     looks: int = 0
+    identities: set = field(default_factory=set)  # (namespace, name) of those that may come again
 
     def __post_init__(self):
         self.world = World(max_commit=1 if self.is_kubernetes else 60)
@@ -108,6 +109,11 @@ class Cluster:
         if self.apart:
             raise DatastoreUnavailable("cannot reach Kubernetes: scripted")
         return self.pods.get((namespace, name))
+
+    def why_over(self, kind, namespace, name, deadline):
+        if self.apart:
+            raise DatastoreUnavailable("cannot reach Kubernetes: scripted")
+        return "" if (namespace, name) in self.identities else f"{kind} {namespace}/{name} is gone"
 
     # -- what happens in it -------------------------------------------------------------------------------------------
 
