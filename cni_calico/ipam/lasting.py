@@ -25,7 +25,7 @@ from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.release import leave_emptied
 from cni_calico.model.keys import BlockKey, HandleKey
 from cni_calico.model.lasting import Owners, is_pod, owners_of, with_owners
-from cni_calico.model.resources import Address, Block, Network
+from cni_calico.model.resources import Address, Block, Handle, Network
 from cni_calico.model.timestamps import stamped
 
 ATTEMPTS = 8
@@ -278,8 +278,11 @@ class LastingAddresses:
 
 
 class _SharedLedger(Ledger):
-    """The working records of a request whose handle others may change meanwhile: no block is written without comparing
-    the handle, even if its counts stay the same.
+    """The working records of a request whose handle others may change meanwhile.
+
+    No block is written without comparing the handle, even if its counts stay the same. Where the handle counts an
+    address that its block does not have, whoever counted it may be about to write that block: it is written again
+    first, so that they cannot.
     """
 
     def __init__(self, own: Ledger, handle_id: str) -> None:
@@ -288,9 +291,15 @@ class _SharedLedger(Ledger):
 
     def apply(self, steps: Sequence[Step]) -> bool:
         handle = self.handle(self._handle_key.handle_id)
-        has_block = any(isinstance(step.key, BlockKey) for step in steps)
-        if handle is not None and has_block and all(step.key != self._handle_key for step in steps):
-            steps = [Step(self._handle_key, handle), *steps]
+        blocks = {step.key.cidr for step in steps if isinstance(step.key, BlockKey)}
+        if handle is not None and blocks:
+            own = next((step.record for step in steps if step.key == self._handle_key), handle)
+            left = own.blocks if isinstance(own, Handle) else {}
+            dropped = [c for c, count in handle.blocks.items() if left.get(c, 0) < count and c not in blocks]
+            counted = ((cidr, self.block(cidr)) for cidr in dropped)
+            again = [Step(BlockKey(cidr), next_write(block)) for cidr, block in counted if block is not None]
+            guard = [] if any(step.key == self._handle_key for step in steps) else [Step(self._handle_key, handle)]
+            steps = [*again, *guard, *steps]
         return super().apply(steps)
 
 

@@ -17,7 +17,7 @@ from cni_calico.model.resources import Attribute
 DEFAULT_NETWORK = "k8s-pod-network"
 HANDLE_MAX = 128  # characters, where names are not Kubernetes' own
 VMI_NAME, VMI_UID, VM_UID, MIGRATION_UID = "vmi-name", "vmi-uid", "vm-uid", "vmim-uid"
-IDENTITY, CONTAINER = "identity", "container"
+IDENTITY, CONTAINER, STICKY = "identity", "container", "sticky"
 _SHORTENED = "_"
 _NOTHING: Mapping[str, str] = {}
 

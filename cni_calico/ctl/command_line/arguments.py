@@ -165,7 +165,7 @@ def _add_ipam(commands: Commands, common: CommandParser) -> None:
         "--kubevirt-ip-persistence",
         default=None,
         metavar="Enabled|Disabled",
-        help="whether KubeVirt's virtual machines keep their addresses (stored for upstream)",
+        help="whether KubeVirt's virtual machines keep their addresses",
     )
     configure.add_argument("--force", action="store_true", help="set it even if addresses are borrowed")
     split = commands.add("split", common)

@@ -177,7 +177,7 @@ COMMANDS: Mapping[str, Help] = {
             ("ipam configure --strict-affinity=true", "nodes use addresses of their own blocks only"),
             ("ipam configure --strict-affinity=true --force", "even if addresses are borrowed now"),
             ("ipam configure --max-blocks-per-host=4", "at most four blocks a node"),
-            ("ipam configure --kubevirt-ip-persistence=Disabled", "stored for virtual machines of KubeVirt"),
+            ("ipam configure --kubevirt-ip-persistence=Disabled", "virtual machines of KubeVirt get new addresses"),
         ),
     ),
     "ipam split": Help(

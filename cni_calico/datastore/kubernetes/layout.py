@@ -48,12 +48,15 @@ NAMESPACE = "Namespace"
 SERVICE, ENDPOINT_SLICE = "Service", "EndpointSlice"
 # likewise: Kubernetes' own policies, of which clusters may lack the second kind
 KUBERNETES_POLICY, KUBERNETES_CLUSTER_POLICY = "KubernetesNetworkPolicy", "KubernetesClusterNetworkPolicy"
+MIGRATION = "VirtualMachineInstanceMigration"
 _SERVICE_PATHS = {
     SERVICE: f"{CORE_ROOT}/services",
     ENDPOINT_SLICE: "/apis/discovery.k8s.io/v1/endpointslices",
     KUBERNETES_POLICY: "/apis/networking.k8s.io/v1/networkpolicies",
     KUBERNETES_CLUSTER_POLICY: "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies",
+    MIGRATION: "/apis/kubevirt.io/v1/virtualmachineinstancemigrations",
 }
+_OPTIONAL = (KUBERNETES_CLUSTER_POLICY, MIGRATION)
 KUBERNETES_KINDS = (NAMESPACE, *_SERVICE_PATHS)
 # a server uses the first form that it knows
 _BRIEF = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
@@ -233,7 +236,7 @@ def _resources(group: ApiGroup, listing: ResourceList, prefix: str) -> tuple[Col
         return (Collection(f"{CORE_ROOT}/namespaces", _read_namespace),)
     if listing.kind in _SERVICE_PATHS:
         kind = listing.kind
-        optional = kind == KUBERNETES_CLUSTER_POLICY
+        optional = kind in _OPTIONAL
         return (Collection(_SERVICE_PATHS[kind], lambda obj: _read_as(kind, obj), optional=optional),)
     if listing.kind == "Profile":
         both = {

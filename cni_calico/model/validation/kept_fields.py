@@ -12,7 +12,6 @@ KEPT = (
         "allowedEgressDomains",
         "names of hosts, which upstream's open version does not use either: only `nets` count",
     ),
-    ("IPAMConfiguration", "kubeVirtVMAddressPersistence", "for addresses of KubeVirt's virtual machines; shown"),
     ("KubeControllersConfiguration", "debugProfilePort", "for upstream's program, which is written in Go"),
     ("KubeControllersConfiguration", "policyMigration", "policies are not moved to other names"),
 )

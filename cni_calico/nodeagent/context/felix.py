@@ -86,6 +86,19 @@ class FelixSettings(EncryptionSettings):
         "Metric of the agent's routes to workloads; has to be the BGPConfiguration's ipv4NormalRoutePriority.",
     )
     normal_priority_v6: int = setting("IPv6NormalRoutePriority", PRIORITY, 1024, "The same for IPv6.")
+    elevated_priority: int = setting(
+        "IPv4ElevatedRoutePriority",
+        PRIORITY,
+        512,
+        "Metric of the route to a virtual machine that has just come to this node; lower than the normal one.",
+    )
+    elevated_priority_v6: int = setting("IPv6ElevatedRoutePriority", PRIORITY, 512, "The same for IPv6.")
+    migration_convergence_s: float = setting(
+        "LiveMigrationRouteConvergenceTime",
+        SECONDS,
+        30.0,
+        "How long that route keeps that metric after the end of the live migration.",
+    )
     remove_external_routes: bool = setting(
         "RemoveExternalRoutes", FLAG, True, "Remove routes on workloads' interfaces that do not belong there."
     )

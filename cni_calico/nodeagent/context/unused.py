@@ -101,11 +101,6 @@ TABLE = (
         ("calicoipam",),
     ),
     Unused(NEVER, _BPF_NAMES, "for the eBPF data plane, and XDP"),
-    Unused(
-        NEVER,
-        "LiveMigrationRouteConvergenceTime IPv4ElevatedRoutePriority IPv6ElevatedRoutePriority",
-        "for the live migration of virtual machines",
-    ),
     Unused(NEVER, "KubeNodePortRanges", "for kube-proxy in mode ipvs"),
     Unused(
         NEVER,

@@ -86,13 +86,14 @@ def desired_state(
     felix: FelixSettings,
     backend: str,
     also: Sequence[IPPool] = (),
+    moves: desired_endpoints.Moves = desired_endpoints.NOBODY,
 ) -> Desired:
     """All of it. Without a record of this node only workloads are handled. ``also``: pools that nothing goes through
     now, whose tunnel devices have to be there (switching.py).
     """
     own = snapshot.own
     present = select_present(snapshot.endpoints, interfaces)
-    routes = desired_endpoints.desired_endpoint_routes(present, felix)
+    routes = desired_endpoints.desired_endpoint_routes(present, felix, moves)
     settings = desired_endpoints.host_settings(felix) + desired_endpoints.desired_endpoint_settings(present)
     bandwidth, said = desired_bandwidth(present, interfaces)
     floating, unused = desired_floating(present, snapshot, interfaces, felix, backend)
@@ -111,7 +112,11 @@ def desired_state(
         usable = frozenset(devices).difference(lacking)
         for family in _families(felix):
             fabric = desired_routes.Fabric(family, snapshot, interfaces, usable, felix, backend)
-            routes |= desired_routes.desired_remote_routes(fabric, snapshot.blocks)
+            remote = desired_routes.desired_remote_routes(fabric, snapshot.blocks)
+            if moves.elevated:  # IPAM may not know yet that a machine has come
+                came = {route.dst for route in routes if route.device in moves.elevated}
+                remote = {route for route in remote if route.dst not in came}
+            routes |= remote
             routes |= desired_routes.desired_blackholes(fabric, snapshot.blocks)
             hops, vteps = desired_routes.desired_vteps(fabric)
             neighbours |= hops

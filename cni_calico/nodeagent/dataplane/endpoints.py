@@ -25,23 +25,42 @@ def is_workload_interface(name: str, felix: FelixSettings) -> bool:
     return name.startswith(felix.interface_prefixes)
 
 
-def desired_endpoint_routes(present: Mapping[str, WorkloadEndpoint], felix: FelixSettings) -> set[HostRoute]:
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Interfaces of workloads to which a virtual machine is to come (``withheld``: no routes yet), or has just come
+    (``elevated``).
+    """
+
+    withheld: frozenset[str] = frozenset()
+    elevated: frozenset[str] = frozenset()
+
+
+NOBODY = Moves()
+
+
+def desired_endpoint_routes(
+    present: Mapping[str, WorkloadEndpoint], felix: FelixSettings, moves: Moves = NOBODY
+) -> set[HostRoute]:
     """One route per address, on the endpoint's interface; only for IPv4 if there is no IPv6 support.
 
     A network larger than a single address gets none: a default route into a pod would take the host's traffic.
     """
     routes = set()
     for name, endpoint in present.items():
+        if name in moves.withheld:
+            continue
         for network in endpoint.ip_networks:
             if network.num_addresses > 1 or (network.version == 6 and not felix.ipv6_support):
                 continue
-            routes.add(host_route(network, name, felix))
+            routes.add(host_route(network, name, felix, elevated=name in moves.elevated))
     return routes
 
 
-def host_route(network: Network, device: str, felix: FelixSettings) -> HostRoute:
+def host_route(network: Network, device: str, felix: FelixSettings, *, elevated: bool = False) -> HostRoute:
     """The route to an address of the workload behind ``device``."""
     metric = felix.normal_priority if network.version == 4 else felix.normal_priority_v6
+    if elevated:
+        metric = felix.elevated_priority if network.version == 4 else felix.elevated_priority_v6
     return HostRoute(
         network,
         device,

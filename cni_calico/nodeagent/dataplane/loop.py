@@ -43,6 +43,7 @@ from cni_calico.nodeagent.dataplane.floating import TABLE as FLOATING
 from cni_calico.nodeagent.dataplane.held_devices import HeldDevices
 from cni_calico.nodeagent.dataplane.later import PartsLater
 from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
+from cni_calico.nodeagent.dataplane.moving import Moving
 from cni_calico.nodeagent.dataplane.needs import select_unmet
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
 from cni_calico.nodeagent.dataplane.pass_schedule import PassRest, PassSchedule
@@ -112,6 +113,7 @@ class DataplaneLoop:
         self._desired = Desired()
         self._held = HeldDevices()
         self._switching = Switching()
+        self._moving = Moving(context, self.wake)
         self.in_use = Snapshot(node)  # the newest snapshot, with pools as they are used
         self._monitor: Monitor | None = None
 
@@ -229,7 +231,8 @@ class DataplaneLoop:
             up = {interface.name for interface in interfaces if interface.up}
             ways = self._switching.select(snapshot, felix, backend, up, begun)
             used = self.in_use = replace(snapshot, pools=ways.pools)
-            self._desired = desired_state(used, interfaces, felix, backend, (*ways.coming, *ways.leaving))
+            moves = self._moving.moves(snapshot, felix)
+            self._desired = desired_state(used, interfaces, felix, backend, (*ways.coming, *ways.leaving), moves)
             if ways.leaving:
                 actual = read_host_routes(deadline)
                 self._desired = with_staying_routes(

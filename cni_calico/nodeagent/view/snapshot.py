@@ -13,6 +13,7 @@ from typing import Any
 
 from cni_calico.ipam.pools import pool_of
 from cni_calico.model.keys import AffinityKey, BlockKey, Key, ResourceKey
+from cni_calico.model.lasting import ALTERNATE
 from cni_calico.model.resources import Address, Block, IPPool, Network, Node, WorkloadEndpoint
 from cni_calico.nodeagent.context.configurations import NOT_SCOPED, Scoped
 from cni_calico.nodeagent.view.claims import Holder
@@ -127,9 +128,10 @@ def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
         holder = said.get("node")
         if holder and holder != block.node:
             lent[block.cidr.network_address + ordinal] = holder
-        if own and holder == own and said.get("pod"):
-            held[block.cidr.network_address + ordinal] = (said.get("namespace", ""), said["pod"])
-            handles[block.cidr.network_address + ordinal] = block.attributes[index].handle_id or ""
+        for one in (said, block.attributes[index].extra.get(ALTERNATE)) if own else ():
+            if isinstance(one, Mapping) and one.get("node") == own and one.get("pod"):
+                held[block.cidr.network_address + ordinal] = (one.get("namespace", ""), one["pod"])
+                handles[block.cidr.network_address + ordinal] = block.attributes[index].handle_id or ""
     partial = bool(block.extra.get("partial"))
     used = len(block.allocations) - len(block.unallocated) if own and block.node == own and not partial else 0
     return BlockRoute(block.cidr, block.node, lent, used, held, handles, partial)

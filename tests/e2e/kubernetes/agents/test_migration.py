@@ -1,0 +1,88 @@
+"""A virtual machine comes to a node: its pod has no route until the machine announces itself, then an elevated one."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from cni_calico.datastore.kubernetes.kubevirt import MIGRATIONS
+from cni_calico.ipam.assign import AssignRequest
+from cni_calico.ipam.lasting import LastingAddresses
+from tests.deadlines import soon, until
+from tests.e2e.kubernetes.agent import agent
+from tests.e2e.kubernetes.cluster import CRD_ROOT, Cluster
+from tests.e2e.kubernetes.kubevirt import Machines, kubevirt
+from tests.e2e.kubernetes.node import KubeNode, kube_node
+from tests.fixtures.namespaces import MakeNamespace
+from tests.netns.namespaces import Namespace
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.netns]
+
+C = "ab" * 32
+
+
+@pytest.fixture
+def node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+    with ExitStack() as stack:
+        stack.enter_context(kubevirt(kube))
+        yield stack.enter_context(kube_node(kube, host_ns, tmp_path))
+
+
+def announce(address: str) -> None:
+    """The guest's gratuitous ARP, in its pod's namespace."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
+        raw.bind(("eth0", 0))
+        own, mac = ip_address(address).packed, raw.getsockname()[4]
+        raw.send(b"\xff" * 6 + mac + b"\x08\x06" + bytes((0, 1, 8, 0, 6, 4, 0, 1)) + mac + own + bytes(6) + own)
+
+
+def metrics(node: KubeNode, veth: str, address: str) -> list[str]:
+    """The metrics of the host's routes to the address through the pod's interface."""
+    lines = node.host.run("ip", "route", "show", "exact", address, "dev", veth).stdout.splitlines()
+    return [line.split(" metric ")[1].split()[0] if " metric " in line else "0" for line in lines]
+
+
+def test_a_machine_comes(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    machines, pod_ns = Machines(node.kube, node.namespace), make_pod_ns()
+    instance = machines.run("vm", alone=True)
+    handle = f"k8s-pod-network.vmi.{node.namespace}.vm"
+    felix = {"apiVersion": "crd.projectcalico.org/v1", "kind": "FelixConfiguration", "metadata": {"name": "default"}}
+    node.kube.ensure(f"{CRD_ROOT}/felixconfigurations", {**felix, "spec": {"liveMigrationRouteConvergenceTime": "1s"}})
+    source = machines.create_pod(instance, "1", "elsewhere")
+    owner = {"node": "elsewhere", "namespace": node.namespace, "pod": source, "vmi-name": "vm"}
+    store = node.kube.store()
+    lasting = LastingAddresses(store)
+    with agent(node):
+        [given] = lasting.take(AssignRequest(node.nodename, handle, owner, num4=1), soon())
+        address = str(given.address)
+        job = machines.make(MIGRATIONS, "job", spec={"vmiName": "vm"})["metadata"]["uid"]
+        machines.migrate("vm", "job", "TargetReady")
+        target = machines.create_pod(instance, "2", node.nodename, migration=job)
+        reply = node.pod_call("ADD", target, C, pod_ns.path, name="k8s-pod-network")
+        assert reply.ok, reply.document
+        veth = reply.document["interfaces"][0]["name"]
+        log = node.root / "agent.log"
+        until(lambda: "live migration: base -> target" in log.read_text(), "the agent waits for the machine", 60)
+        assert metrics(node, veth, address) == []
+
+        begun = time.monotonic()
+        pod_ns.call(announce, address)
+        until(lambda: metrics(node, veth, address) == ["512"], "the machine is routed to", 30)
+        print(f"routed {1000 * (time.monotonic() - begun):.0f} ms after the announcement, as 'ip' sees it")
+
+        def is_active() -> bool:
+            return all(o.active.get("pod") == target for o in lasting.owners(handle, soon()).values())
+
+        until(is_active, "IPAM knows where the machine is", 30)
+        machines.migrate("vm", "job", "Succeeded", sourcePod=source)
+        until(lambda: metrics(node, veth, address) == ["1024"], "the route is an ordinary one", 60)
+        # it moves on: nothing of this node is elevated any more
+        machines.migrate("vm", "next", "Running", sourcePod=target)
+        assert metrics(node, veth, address) == ["1024"]
+    store.close()
