@@ -100,6 +100,7 @@ class NetConf:
     policy_setup_timeout_s: int | None = None  # None: not in the configuration
     endpoint_status_dir: str = ""  # "": where calico-node says, else ENDPOINT_STATUS_DIR
     require_mtu_file: bool = False
+    sticky_addresses: bool = False  # of containers that have a name, outside Kubernetes
     profile_ingress: str = MEMBERS
     ipam_lock_file: str = ""
     dns: Mapping[str, Any] = field(default_factory=dict)
@@ -186,6 +187,7 @@ def parse_netconf(document: Mapping[str, Any], environ: Mapping[str, str], comma
         policy_setup_timeout_s=_parse_policy_timeout(top),
         endpoint_status_dir=top.text("endpoint_status_dir"),
         require_mtu_file=top.flag("require_mtu_file"),
+        sticky_addresses=top.flag("sticky_addresses"),
         profile_ingress=_parse_profile_ingress(top),
         ipam_lock_file=top.text("ipam_lock_file"),
         dns=top.mapping("dns"),

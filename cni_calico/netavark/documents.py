@@ -23,7 +23,7 @@ CNI_VERSION = "1.0.0"
 TOP = (
     "datastore_type", "datastore_path", "etcd_endpoints", "etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file",
     "etcd_discovery_srv", "nodename", "mtu", "log_level", "log_file_path", "profile_ingress",
-    "policy_setup_timeout_seconds",
+    "policy_setup_timeout_seconds", "sticky_addresses",
 )  # fmt: skip
 POOLS = ("ipv4_pools", "ipv6_pools")  # separated by commas
 KUBECONFIG = "kubeconfig"

@@ -154,7 +154,8 @@ class _Addition:
         task, allocator = self.task, self.task.allocator
         task.datastore.before_addresses(self.attachment.node, task.deadline)
         request = plan_pod_request(plan_request(task.conf, task.call, self.attachment.node), self.facts)
-        kept = self._assign_kept_addresses(request, undo) if may_last(self.attachment, task) else None
+        may_keep = may_last(self.attachment, task, self.facts.request)
+        kept = self._assign_kept_addresses(request, undo) if may_keep else None
         if kept is not None:
             return kept
         handle_id = self._handle(allocator)
@@ -187,9 +188,8 @@ class _Addition:
 
         if not self.is_stored:
             raise _MustReadFirst  # undo must not take a running pod's name out of them
-        return assign_kept(
-            self.task, self.attachment, request, None if self.recorded.is_ours(self.attachment) else undo
-        )
+        undo_of = None if self.recorded.is_ours(self.attachment) else undo
+        return assign_kept(self.task, self.attachment, request, self.facts.request, undo_of)
 
     def _handle(self, allocator: Allocator) -> str:
         """The container's handle; this interface's own handle if an older version allocated its addresses under that

@@ -7,6 +7,7 @@ and its value. Quality-of-service annotations follow upstream: an invalid value 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -21,7 +22,10 @@ from cni_calico.model.resources import Address, Network
 ParsedAnnotation = TypeVar("ParsedAnnotation")
 
 PREFIX = "cni.projectcalico.org/"
+STICKY, IDENTITY = "cni-calico.io/sticky", "cni-calico.io/identity"
 _SHOWN_MAX = 120
+_IDENTITY_MAX = 63
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _FAMILIES = {"IPv4": 4, "IPv6": 6}
 
 
@@ -30,7 +34,8 @@ class PodRequest:
     """What a pod asks for.
 
     ``families``, ``pools4`` and ``pools6`` are None if the network configuration decides. ``addresses`` are assigned
-    through IPAM, ``addresses_no_ipam`` are not. ``ignored`` names annotations that were left out.
+    through IPAM, ``addresses_no_ipam`` are not. ``ignored`` names annotations that were left out. ``sticky``: its
+    addresses outlast it, "true" or "keep"; ``identity``: under which name, "" for its StatefulSet's.
     """
 
     families: frozenset[int] | None = None
@@ -44,6 +49,8 @@ class PodRequest:
     qos: Mapping[str, int] = field(default_factory=dict)
     namespace_labels: Mapping[str, str] | None = None
     ignored: tuple[str, ...] = ()
+    sticky: str = ""
+    identity: str = ""
 
 
 def parse_pod_annotations(
@@ -53,6 +60,7 @@ def parse_pod_annotations(
     own, above = _Annotations("pod", pod), _Annotations("namespace", namespace or {})
     qos, ignored = parse_qos(own.values)
     addresses, direct = _parse_addresses(own, conf, kubernetes)
+    sticky, identity = _parse_sticky(own, above)
     return PodRequest(
         families=_first((own, above), "ipFamilies", _parse_families),
         pools4=_first((own, above), "ipv4pools", _pools_of(4)),
@@ -65,6 +73,8 @@ def parse_pod_annotations(
         qos=qos,
         namespace_labels=None if namespace is None else labels_of(namespace),
         ignored=ignored,
+        sticky=sticky,
+        identity=identity,
     )
 
 
@@ -122,6 +132,26 @@ def _parse_list(text: str, what: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise _WrongAnnotation(f"expected a JSON list of {what}")
     return found
+
+
+def _parse_sticky(own: _Annotations, above: _Annotations) -> tuple[str, str]:
+    """Whether a pod's addresses outlast it, and the name of its identity. Raises InvalidAnnotation."""
+    identity = own.values.get(IDENTITY) or ""
+    if identity and not (len(identity) <= _IDENTITY_MAX and _NAME.fullmatch(identity)):
+        raise InvalidAnnotation(
+            f"cannot use annotation {IDENTITY} of {own.owner}: expected at most {_IDENTITY_MAX} lower case letters, "
+            f"digits, '-' and '.', a letter or digit at each end, got {identity[:_SHOWN_MAX]!r}"
+        )
+    for level in (own, above):
+        wish = level.values.get(STICKY) or ""
+        if wish not in ("", "true", "false", "keep"):
+            raise InvalidAnnotation(
+                f"cannot use annotation {STICKY} of {level.owner}: expected true, false or keep, "
+                f"got {wish[:_SHOWN_MAX]!r}"
+            )
+        if wish:
+            return ("", "") if wish == "false" else (wish, identity)
+    return ("true", identity) if identity else ("", "")
 
 
 def _parse_families(text: str) -> frozenset[int]:

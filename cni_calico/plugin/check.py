@@ -21,7 +21,7 @@ from cni_calico.model.resources import Address
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, read_recorded
-from cni_calico.plugin.lasting.gate import may_last
+from cni_calico.plugin.lasting.checked import find_kept
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.network.differences import Difference
 from cni_calico.plugin.network.plan import PodPlan
@@ -38,17 +38,14 @@ def check(task: Task) -> None:
         held.enter_context(task.services.attachment_lock(attachment.label, task.deadline, attachment.shown))
         recorded = read_recorded(task.fresh_store, attachment, task.deadline)  # not from memory
         plan = _plan(task, attachment, recorded, previous)
-        kept: frozenset[Address] = frozenset()
-        if may_last(attachment, task):
-            from cni_calico.plugin.lasting.attached import find_kept
-
-            kept, is_shared = find_kept(task, attachment, plan.addresses)
-            plan = replace(plan, routed=not is_shared)
+        own = _read_held(task, attachment, recorded) if task.conf.ipam.is_calico else frozenset()
+        kept = find_kept(task, attachment, [a for a in plan.addresses if a not in own])
+        plan = replace(plan, routed=not kept.shared)
         found = [
             # the protocol of external data planes has no check, so what they made is not checked
             *(_network_differences(plan, task) if task.conf.dataplane is None else ()),
             *_endpoint_differences(task.conf, attachment, recorded, plan, previous),
-            *_ipam_differences(task, attachment, recorded, plan, kept),
+            *_ipam_differences(task, attachment, recorded, plan, own | kept.addresses),
         ]
     if found:
         raise CheckFailed(
@@ -159,10 +156,20 @@ def _endpoint_differences(
             yield Difference("datastore", "endpoint", f"{name} {field}", value, found[field])
 
 
+def _read_held(task: Task, attachment: Attachment, recorded: Recorded) -> frozenset[Address]:
+    """The addresses that are held under the attachment's own handles. Raises DatastoreError."""
+    allocator, share, held = task.allocator, recorded.share(attachment), set[Address]()
+    for handle in attachment.handle_ids:
+        only_ours = handle == attachment.own_handle_id
+        found = allocator.addresses_of(handle, task.deadline, None if only_ours else share)
+        held |= {item.address for item in found}
+    return frozenset(held)
+
+
 def _ipam_differences(
-    task: Task, attachment: Attachment, recorded: Recorded, plan: PodPlan, kept: frozenset[Address]
+    task: Task, attachment: Attachment, recorded: Recorded, plan: PodPlan, held: frozenset[Address]
 ) -> Iterator[Difference]:
-    """``kept``: the addresses that are held for the pod's identity."""
+    """``held``: the addresses that are held for the attachment."""
     if not task.conf.ipam.is_calico:
         from cni_calico.plugin.delegate import run_delegate
 
@@ -170,11 +177,6 @@ def _ipam_differences(
         return
     if recorded.own is not None and attachment.network in recorded.own.profiles[1:]:
         return  # the addresses belong to the network whose endpoint this one has joined
-    allocator, share, held = task.allocator, recorded.share(attachment), set(kept)
-    for handle in attachment.handle_ids:
-        only_ours = handle == attachment.own_handle_id
-        found = allocator.addresses_of(handle, task.deadline, None if only_ours else share)
-        held |= {item.address for item in found}
     missing = [address for address in plan.addresses if address not in held]
     past_ipam = read_addresses_past_ipam(task, attachment, recorded.stored) if missing else ()
     for address in missing:

@@ -6,7 +6,7 @@ DEL never fails for want of what KubeVirt says: then the addresses stay, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -16,38 +16,59 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, TryAgain
 from cni_calico.ipam.assign import AssignRequest
 from cni_calico.ipam.batch import Assigned
-from cni_calico.ipam.lasting import LastingAddresses
-from cni_calico.ipam.lost.bare import outlives_its_pod
-from cni_calico.model.lasting import Identity, is_pod
+from cni_calico.ipam.lasting import Fits, LastingAddresses, MayTake
+from cni_calico.model.lasting import Identity, Owners, is_pod
 from cni_calico.model.resources import Address
-from cni_calico.plugin.attachment import Attachment
+from cni_calico.plugin.annotations import PodRequest
+from cni_calico.plugin.attachment import KUBERNETES, Attachment
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.given import Addresses
+from cni_calico.plugin.lasting.gate import may_last
 from cni_calico.plugin.lasting.machines import find_identity, read_machine
+from cni_calico.plugin.lasting.sticky import fits_pools, plan_identity, require_free
 
 
-def assign_kept(task: Task, attachment: Attachment, request: AssignRequest, undo: ExitStack | None) -> Addresses | None:
+def assign_kept(
+    task: Task, attachment: Attachment, request: AssignRequest, wish: PodRequest, undo: ExitStack | None
+) -> Addresses | None:
     """The addresses of a pod's identity; None if it has none. ``undo`` None: the pod had them before this call.
 
-    Raises TryAgain also if a machine is to come whose addresses nobody has taken, and what ``read_machine`` and
-    ``LastingAddresses.take`` raise.
+    Raises TryAgain also if a machine is to come whose addresses nobody has taken, or if somebody else of the same
+    identity runs, and what ``read_machine``, ``plan_identity`` and ``LastingAddresses.take`` raise.
     """
-    machine = read_machine(task, attachment)
-    if machine is None:
+    machine = read_machine(task, attachment) if may_last(attachment, task) else None
+    identity = machine.identity if machine is not None else None
+    may_take: MayTake = _anyone
+    fits: Fits = _anything
+    if identity is None and (wish.sticky or attachment.orchestrator != KUBERNETES):
+        identity = plan_identity(task, attachment, wish, request)
+        if identity is not None:
+            may_take = require_free(task, attachment, identity)
+            if request.pools4 or request.pools6:
+                fits = fits_pools(request, task.allocator.view.pools(task.deadline))
+    if identity is None:
         return None
     lasting, deadline = LastingAddresses(task.fresh_store), task.deadline
-    handle_id = machine.identity.handle_id(is_kubernetes=task.conf.datastore.type == "kubernetes")
-    owner = {**_owner_of(attachment), **machine.identity.attributes}
+    handle_id = identity.handle_id(is_kubernetes=task.conf.datastore.type == "kubernetes")
+    owner = {**_owner_of(attachment), **identity.attributes}
     with task.services.ipam_lock(task.conf, deadline):
-        if machine.is_target:
+        if machine is not None and machine.is_target:
             return _join(task, attachment, lasting, handle_id, owner, undo)
         fresh: set[Address] = set()
         if undo is not None:
             undo.callback(_give_back, task, lasting, handle_id, owner, fresh.__contains__)
         wanted = replace(request, handle_id=handle_id, attributes=owner)
-        assigned = lasting.take(wanted, deadline)
+        assigned = lasting.take(wanted, deadline, may_take=may_take, fits=fits)
         fresh.update(item.address for item in assigned if not item.held)
     return _given(task, assigned)
+
+
+def _anyone(owners: Owners) -> None:
+    """A machine's own pods take turns, as KubeVirt has it."""
+
+
+def _anything(address: Address) -> bool:
+    return True
 
 
 def _join(
@@ -80,6 +101,8 @@ def _given(task: Task, assigned: tuple[Assigned, ...], *, shared: bool = False) 
 
 
 def _owner_of(attachment: Attachment) -> dict[str, str]:
+    if attachment.orchestrator != KUBERNETES:
+        return {"node": attachment.node}
     return {"node": attachment.node, "namespace": attachment.namespace, "pod": attachment.workload}
 
 
@@ -115,22 +138,6 @@ def _is_over(task: Task, identity: Identity, deadline: Deadline) -> bool:
     except CalicoError as e:
         task.log.warning(f"the addresses of {identity} are kept: {e.message}")
         return False
-
-
-def find_kept(task: Task, attachment: Attachment, addresses: Iterable[Address]) -> tuple[frozenset[Address], bool]:
-    """For CHECK: those of these addresses that are held for the pod under a handle that outlasts it, and whether it
-    only shares them with the pod in which its machine still runs. Raises DatastoreError.
-    """
-    lasting, found, is_shared = LastingAddresses(task.fresh_store), set(), False
-    handles = task.allocator.handles_of(addresses, task.deadline)
-    for handle_id in {handle for handle in handles.values() if outlives_its_pod(handle)}:
-        for address, owners in lasting.owners(handle_id, task.deadline).items():
-            is_active = is_pod(owners.active, attachment.namespace, attachment.workload)
-            is_named = is_active or is_pod(owners.alternate, attachment.namespace, attachment.workload)
-            if address in handles and is_named:
-                found.add(address)
-                is_shared = is_shared or not is_active
-    return frozenset(found), is_shared
 
 
 def has_kept(task: Task, attachment: Attachment) -> bool:
