@@ -6,12 +6,11 @@ Handles of virtual machines are upstream's; the others are named alike.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cni_calico.model.digests import sha256
 from cni_calico.model.resources import Attribute
 
 DEFAULT_NETWORK = "k8s-pod-network"
@@ -19,6 +18,7 @@ HANDLE_MAX = 128  # characters, where names are not Kubernetes' own
 VMI_NAME, VMI_UID, VM_UID, MIGRATION_UID = "vmi-name", "vmi-uid", "vm-uid", "vmim-uid"
 IDENTITY, CONTAINER, STICKY = "identity", "container", "sticky"
 _SHORTENED = "_"
+_URL_SAFE = str.maketrans("+/", "-_")
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -65,7 +65,9 @@ def limit_length(prefix: str, own: str, longest: int) -> str:
     length = len(prefix) + len(own)
     if length < longest or (length == longest and not own.startswith(_SHORTENED)):
         return prefix + own
-    digest = base64.urlsafe_b64encode(hashlib.sha256(own.encode()).digest()).decode().rstrip("=")
+    from binascii import b2a_base64  # hardly any name is that long
+
+    digest = b2a_base64(sha256(own.encode()).digest(), newline=False).decode().rstrip("=").translate(_URL_SAFE)
     return prefix + _SHORTENED + digest[: max(1, longest - len(prefix) - 1)]
 
 

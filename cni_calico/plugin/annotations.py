@@ -7,7 +7,6 @@ and its value. Quality-of-service annotations follow upstream: an invalid value 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -25,7 +24,8 @@ PREFIX = "cni.projectcalico.org/"
 STICKY, IDENTITY = "cni-calico.io/sticky", "cni-calico.io/identity"
 _SHOWN_MAX = 120
 _IDENTITY_MAX = 63
-_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+_ENDS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")
+_NAME = _ENDS | {"-", "."}
 _FAMILIES = {"IPv4": 4, "IPv6": 6}
 
 
@@ -137,7 +137,10 @@ def _parse_list(text: str, what: str) -> list[str]:
 def _parse_sticky(own: _Annotations, above: _Annotations) -> tuple[str, str]:
     """Whether a pod's addresses outlast it, and the name of its identity. Raises InvalidAnnotation."""
     identity = own.values.get(IDENTITY) or ""
-    if identity and not (len(identity) <= _IDENTITY_MAX and _NAME.fullmatch(identity)):
+    is_name = (
+        len(identity) <= _IDENTITY_MAX and _NAME.issuperset(identity) and _ENDS.issuperset(identity[:1] + identity[-1:])
+    )
+    if identity and not is_name:
         raise InvalidAnnotation(
             f"cannot use annotation {IDENTITY} of {own.owner}: expected at most {_IDENTITY_MAX} lower case letters, "
             f"digits, '-' and '.', a letter or digit at each end, got {identity[:_SHOWN_MAX]!r}"

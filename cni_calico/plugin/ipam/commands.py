@@ -18,7 +18,6 @@ from cni_calico.cni.environment import Call
 from cni_calico.cni.result import Result, ResultIP, render_result
 from cni_calico.errors import CheckFailed, KernelError
 from cni_calico.model.names import short_id
-from cni_calico.plugin.annotations import PodRequest
 from cni_calico.plugin.attachment import plan_attachment
 from cni_calico.plugin.call import ready
 from cni_calico.plugin.call.node_name import os_host_name
@@ -48,6 +47,7 @@ def _add(task: Task) -> Mapping[str, Any]:
         request = replace(request, namespace_labels=read_namespace_labels(task), share=find_share(task))
         attachment = plan_attachment(call, conf, request.node)
         if may_last(attachment, task):
+            from cni_calico.plugin.annotations import PodRequest
             from cni_calico.plugin.lasting.attached import assign_kept
 
             kept = assign_kept(task, attachment, request, PodRequest(), None)

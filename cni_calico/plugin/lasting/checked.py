@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from cni_calico.model.lasting import CONTAINER, is_pod
 from cni_calico.model.resources import Address
 from cni_calico.plugin.attachment import Attachment
 from cni_calico.plugin.call.task import Task
@@ -27,6 +26,7 @@ def find_kept(task: Task, attachment: Attachment, missing: Collection[Address]) 
         return KeptFor()
     from cni_calico.ipam.lasting import LastingAddresses
     from cni_calico.ipam.lost.bare import outlives_its_pod
+    from cni_calico.model.lasting import CONTAINER, is_pod
 
     lasting, found, is_shared = LastingAddresses(task.fresh_store), set(), False
     kept = task.allocator.handles_of(missing, task.deadline)

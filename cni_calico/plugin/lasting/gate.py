@@ -5,10 +5,14 @@ Rule: nothing is read for the answer.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from cni_calico.deadline import Deadline
-from cni_calico.plugin.annotations import PodRequest
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
 from cni_calico.plugin.call.task import Task
+
+if TYPE_CHECKING:
+    from cni_calico.plugin.annotations import PodRequest
 
 LAUNCHER = "virt-launcher-"  # how the names of the pods begin in which KubeVirt runs its machines
 
