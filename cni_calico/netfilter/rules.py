@@ -124,7 +124,7 @@ class IsTranslated:
 
 @dataclass(frozen=True, slots=True)
 class HasMark:
-    """``bit``: one bit of the packet's mark, as a number."""
+    """``bit``: one bit of the packet's mark, as a number; of several bits any does (nf_tables only)."""
 
     bit: int
     negated: bool = False
@@ -236,11 +236,27 @@ class Dispatch:
 
 
 @dataclass(frozen=True, slots=True)
+class DispatchMark:
+    """Do what a map says for these bits of the mark; nothing if the map does not have them (nf_tables only)."""
+
+    bits: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetMark:
     """Set a bit of the packet's mark; ``cleared``: clear it."""
 
     bit: int
     cleared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetMarkTo:
+    """Set these bits of the packet's mark to ``value``, which has no others."""
+
+    bits: int
+    value: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +327,9 @@ RuleAction = (
     PacketVerdict
     | Reject
     | Dispatch
+    | DispatchMark
     | SetMark
+    | SetMarkTo
     | SetDscp
     | NoTrack
     | LogPacket
@@ -346,7 +364,7 @@ class NftRule:
                 found += (part.ports, part.members)
             elif isinstance(part, Unrecognised):
                 found += part.sets
-            elif isinstance(part, PortInSet | AddressInSet | ArpSenderInSet | Dispatch):
+            elif isinstance(part, PortInSet | AddressInSet | ArpSenderInSet | Dispatch | DispatchMark):
                 found.append(part.name)
             elif isinstance(part, AcceptKnown):
                 found += (KNOWN_BY_STATE, KNOWN_BY_STATUS)

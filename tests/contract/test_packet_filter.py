@@ -26,6 +26,7 @@ from cni_calico.netfilter.rules import (
     ConnectionLimit,
     CountPacket,
     Dispatch,
+    DispatchMark,
     HasMark,
     IcmpType,
     IsArpReply,
@@ -38,6 +39,7 @@ from cni_calico.netfilter.rules import (
     RateLimit,
     Reject,
     SetMark,
+    SetMarkTo,
     SourceIsElsewhere,
     jump,
 )
@@ -61,6 +63,7 @@ from cni_calico.netfilter.tables import (
     TableId,
     Tables,
     mirror,
+    word_key,
 )
 from tests.fakes.nftables import FakePacketFilter
 from tests.netns.namespaces import Namespace, namespace
@@ -72,6 +75,7 @@ NETWORKS = NftSet("networks", ("ipv4_addr",), interval=True)
 MEMBERS = NftSet("members", ("ipv4_addr", "inet_proto", "inet_service"))
 PORTS = NftSet("ports", ("inet_service",))
 DISPATCH = NftSet("dispatch", ("ifname",), verdicts=True)
+MARKED = NftSet("marked", ("mark",), verdicts=True)
 
 
 def a(text: str) -> bytes:
@@ -162,6 +166,8 @@ EVERYTHING = (
     rule(Reject()),
     rule(jump("other")),
     rule(Dispatch(False, "dispatch")),
+    rule(SetMarkTo(0xDC0000, 0x40000)),
+    rule(DispatchMark(0xDC0000, "marked")),
 )
 BASE: tuple[Operation, ...] = (
     AddTable(T4),
@@ -170,12 +176,14 @@ BASE: tuple[Operation, ...] = (
     AddSet(T4, MEMBERS),
     AddSet(T4, PORTS),
     AddSet(T4, DISPATCH),
+    AddSet(T4, MARKED),
     AddElements(T4, ADDRESSES, frozenset((a("10.0.0.1"), a("10.0.0.2")))),
     AddElements(T4, NETWORKS, frozenset((net("10.1.0.0", "10.1.255.255"), net("10.2.0.0", "10.2.0.0")))),
     AddElements(T4, MEMBERS, frozenset((a("10.0.0.1") + b"\x06\0\0\0" + b"\0\x50\0\0",))),
     AddChain(T4, "other"),
     AddChain(T4, "base", BaseHook("forward", 2)),
     AddVerdicts(T4, DISPATCH, {name("cali1"): jump("other"), name("cali2"): DROP}),
+    AddVerdicts(T4, MARKED, {word_key(0x40000): jump("other"), word_key(0x80000): DROP}),
     AddRules(T4, "base", EVERYTHING),
     AddRules(T4, "other", (rule(DROP),)),
 )
@@ -189,14 +197,17 @@ def test_what_is_written_is_read_back(filter_kernel: Kernel) -> None:
         "base": NftChain("base", EVERYTHING, BaseHook("forward", 2)),
         "other": NftChain("other", (rule(DROP),)),
     }
-    assert found.sets == {spec.name: spec for spec in (ADDRESSES, NETWORKS, MEMBERS, PORTS, DISPATCH)}
+    assert found.sets == {spec.name: spec for spec in (ADDRESSES, NETWORKS, MEMBERS, PORTS, DISPATCH, MARKED)}
     assert found.elements == {
         "addresses": {a("10.0.0.1"), a("10.0.0.2")},
         "networks": {net("10.1.0.0", "10.1.255.255"), net("10.2.0.0", "10.2.0.0")},
         "members": {a("10.0.0.1") + b"\x06\0\0\0" + b"\0\x50\0\0"},
         "ports": set(),
     }
-    assert found.verdicts == {"dispatch": {name("cali1"): jump("other"), name("cali2"): DROP}}
+    assert found.verdicts == {
+        "dispatch": {name("cali1"): jump("other"), name("cali2"): DROP},
+        "marked": {word_key(0x40000): jump("other"), word_key(0x80000): DROP},
+    }
 
 
 def test_what_is_read_in_pieces_is_the_same(filter_kernel: Kernel) -> None:
@@ -295,6 +306,7 @@ def test_what_is_in_use_stays(filter_kernel: Kernel) -> None:
     filter_kernel.apply(
         FlushChain(T4, "base"),
         DropElements(T4, DISPATCH, frozenset((name("cali1"),))),
+        DropElements(T4, MARKED, frozenset((word_key(0x40000),))),
         DropChain(T4, "other"),
         DropSet(T4, "addresses"),
     )

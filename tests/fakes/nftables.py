@@ -15,7 +15,7 @@ from typing import TypeVar
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, RulesRefused, RulesUnknown
 from cni_calico.kernel.filter.interface import Atom, TableReader
-from cni_calico.netfilter.rules import Dispatch, NftRule, PacketVerdict
+from cni_calico.netfilter.rules import Dispatch, DispatchMark, NftRule, PacketVerdict
 from cni_calico.netfilter.tables import (
     AddChain,
     AddElements,
@@ -236,7 +236,7 @@ def _change_chain(table: NftTable, operation: AddChain | FlushChain | DropChain 
         del table.chains[name]
     else:
         for rule in operation.rules:
-            maps = {action.name for action in rule.actions if isinstance(action, Dispatch)}
+            maps = {action.name for action in rule.actions if isinstance(action, Dispatch | DispatchMark)}
             for looked_up in rule.lookups():
                 if looked_up not in table.sets:
                     raise _Refused(ENOENT)
@@ -325,7 +325,7 @@ def _require_no_loops(table: NftTable) -> None:
             for action in rule.actions:
                 if isinstance(action, PacketVerdict) and action.chain:
                     targets.add(action.chain)
-                if isinstance(action, Dispatch):
+                if isinstance(action, Dispatch | DispatchMark):
                     targets.update(v.chain for v in table.verdicts[action.name].values() if v.chain)
 
     def walk(name: str, path: tuple[str, ...]) -> None:

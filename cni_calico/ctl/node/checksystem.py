@@ -150,7 +150,7 @@ def _features(has: Callable[[Feature], bool], asked: Mapping[str, str]) -> list[
 def _surroundings() -> list[SystemCheck]:
     if not os.path.exists(IPVS_INTERFACE):
         return []
-    said = "kube-proxy runs in mode ipvs, which is not supported: use its mode nftables or iptables"
+    said = "kube-proxy runs in mode ipvs, which needs nftables in the agent: with legacy iptables use mode iptables"
     return [SystemCheck("ip_vs", False, "kube-proxy's mode ipvs", instead=said)]
 
 

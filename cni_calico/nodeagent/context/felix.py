@@ -215,7 +215,8 @@ class FelixSettings(EncryptionSettings):
         "TakeoverWithIPVS",
         FLAG,
         False,
-        "Not a parameter of upstream's. Take a node over from upstream's agent although kube-proxy runs in mode ipvs.",
+        "Not a parameter of upstream's. Take a node over from upstream's agent although kube-proxy runs in mode ipvs, "
+        "and this agent uses legacy iptables.",
     )
     failsafe_inbound: tuple[FailsafePort, ...] = setting(
         "FailsafeInboundHostPorts",

@@ -101,7 +101,7 @@ TABLE = (
         ("calicoipam",),
     ),
     Unused(NEVER, _BPF_NAMES, "for the eBPF data plane, and XDP"),
-    Unused(NEVER, "KubeNodePortRanges", "for kube-proxy in mode ipvs"),
+    Unused(NEVER, "KubeNodePortRanges", "ip_vs itself says which packets are for services"),
     Unused(
         NEVER,
         "GoGCThreshold GoMemoryLimitMB GoMaxProcs DebugMemoryProfilePath DebugDisableLogDropping "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
@@ -108,7 +109,8 @@ class Rounds:
         self._felix = felix
         self.intake.set_budget(felix.policy_rule_budget, felix.policy_rule_total)
         self.intake.mark_mesh(wanted=felix.istio_ambient == "Enabled")
-        self._goal.configure(self._rules.settings(felix, self.intake.service_networks))
+        settings = self._rules.settings(felix, self.intake.service_networks)
+        self._goal.configure(replace(settings, ipvs_marks=self._report.surroundings.forwards(felix.mark_mask)))
 
     def use_tunnels(self, tunnels: Tunnels) -> None:
         self.guard.tunnels = tunnels
@@ -158,7 +160,8 @@ class Rounds:
     def calculate(self) -> bool:
         """Calculate what changed; returns whether it needs other listings, which have to be read before ``once``."""
         needed = self.needs
-        if self._rules.are_out_of_date():
+        forwards = self._report.surroundings.forwards(self._felix.mark_mask)
+        if self._rules.are_out_of_date() or forwards != self._goal.settings.ipvs_marks:
             self.configure(self._felix)
         changes = self.intake.flush(self._interfaces.take_changed(), self._report.figures.calculation)
         self._goal.update(changes)
@@ -256,8 +259,11 @@ class Rounds:
             policies=len(self.intake.policies) + len(self._goal.hosts.all),
             is_policing=is_there,
             missing_profiles=() if is_there else self.intake.facts.missing_profiles,
-            held="" if is_there or self._felix.takeover_with_ipvs else self._report.surroundings.why_upstream_stays(),
+            held="" if is_there or self._felix.takeover_with_ipvs else self._why_upstream_stays(),
         )
+
+    def _why_upstream_stays(self) -> str:
+        return self._report.surroundings.why_upstream_stays(self._felix.mark_mask)
 
     def _look(self) -> bool:
         """Learn what an earlier run left; returns whether its policies need other listings."""

@@ -169,7 +169,7 @@ def said(taken: Taken, words: str) -> str:
     return sentence if words in sentence else ""
 
 
-@pytest.mark.parametrize("taken", ["legacy", BY_IPTABLES], indirect=True)
+@pytest.mark.parametrize("taken", [BY_IPTABLES], indirect=True)
 def test_kube_proxy_in_ipvs_mode_keeps_upstreams_rules(taken: Taken) -> None:
     """It is not ready, and nothing of ours decides, until that mode is over."""
     taken.node.ns.do("link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "ipvs-peer")
@@ -178,7 +178,7 @@ def test_kube_proxy_in_ipvs_mode_keeps_upstreams_rules(taken: Taken) -> None:
         taken.node.run("-felix")
         why = until(lambda: said(taken, "kube-proxy runs in mode ipvs"), "it says why it is not ready", 60)
         assert why.startswith("no policy is enforced by this agent: ") and "FELIX_TAKEOVERWITHIPVS=true" in why
-        assert ("legacy iptables" in why) is bool(taken.node.more)
+        assert "legacy iptables" in why
         assert taken.node.calico_node("-felix-ready", check=False).returncode != 0
         assert taken.upstreams() == before
         assert "NOBODY ENFORCES" not in taken.node.log()
@@ -187,13 +187,17 @@ def test_kube_proxy_in_ipvs_mode_keeps_upstreams_rules(taken: Taken) -> None:
     assert counts[FORBIDDEN] == 0 and counts[ALLOWED] == counts[0] - 1
 
 
-@pytest.mark.parametrize("taken", ["nft"], indirect=True)
-def test_kube_proxy_in_ipvs_mode_and_told_to_go_on(taken: Taken) -> None:
+@pytest.mark.parametrize("taken", ["nft", BY_IPTABLES], indirect=True)
+def test_kube_proxy_in_ipvs_mode_that_is_supported_or_told_to_go_on(taken: Taken) -> None:
+    by_iptables = bool(taken.node.more)
     taken.node.ns.do("link", "add", "kube-ipvs0", "type", "veth", "peer", "name", "ipvs-peer")
-    taken.node.more = {"FELIX_TAKEOVERWITHIPVS": "true"}
+    taken.node.more = {**taken.node.more, **({"FELIX_TAKEOVERWITHIPVS": "true"} if by_iptables else {})}
     taken.node.run("-felix")
     until(lambda: not taken.upstreams(), "upstream's rules are gone", 60)
-    until(lambda: "mode ipvs" in str(taken.node.status().get("policing")), "the mode is reported", 60)
+    if by_iptables:
+        until(lambda: "mode ipvs" in str(taken.node.status().get("policing")), "the mode is reported", 60)
+    else:
+        assert "chain ipvs-from" in taken.node.ns.run("nft", "list", "ruleset").stdout
 
 
 def test_what_would_no_longer_be_enforced_keeps_upstreams_rules(taken: Taken) -> None:

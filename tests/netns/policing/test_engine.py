@@ -455,14 +455,16 @@ def test_a_policy_in_a_tier_that_does_not_exist(lab_of_two: Lab) -> None:
 
 
 def test_what_policies_do_not_reach_is_said(lab_of_two: Lab) -> None:
-    """kube-proxy in mode ipvs, while its interface is there; a way of enforcing them that is not there any more."""
+    """kube-proxy in mode ipvs with too few marks, while its interface is there; a way of enforcing them that is not
+    there any more.
+    """
     lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
     lab_of_two.host.do("link", "add", "kube-ipvs0", "type", "bridge")
-    lab_of_two.start()
+    lab_of_two.start(FELIX_NFTABLESMARKMASK="0x3f0000")
     lab_of_two.until_in_force(endpoints=2)
     [said] = lab_of_two.standing()["warnings"]
-    assert "kube-proxy runs in mode ipvs" in said and "not supported" in said
-    assert said in lab_of_two.log()
+    assert "kube-proxy runs in mode ipvs" in said and "NftablesMarkMask has too few bits" in said
+    assert said in lab_of_two.log() and "ipvs-" not in lab_of_two.ruleset()
     lab_of_two.host.do("link", "del", "kube-ipvs0")
     until(lambda: lab_of_two.standing()["warnings"] == [], "it is gone")
     lab_of_two.host.do("link", "add", "kube-ipvs0", "type", "bridge")

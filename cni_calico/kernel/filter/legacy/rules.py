@@ -41,6 +41,7 @@ from cni_calico.netfilter.rules import (
     RuleAction,
     SetDscp,
     SetMark,
+    SetMarkTo,
 )
 from cni_calico.netfilter.tables import NftTable
 
@@ -126,6 +127,9 @@ def _act(actions: Sequence[RuleAction], family: int, before: str, marks: Marks, 
         case SetMark(bit, cleared):
             done.prelude = ()
             done.rules.append(f"{before}-j {set_marks(0 if cleared else bit, bit)}")
+        case SetMarkTo(bits, value):
+            done.prelude = ()
+            done.rules.append(f"{before}-j {set_marks(value, bits)}")
         case SetDscp(value):
             done.rules.append(f"{before}-j DSCP --set-dscp {value:#04x}")
         case NoTrack():

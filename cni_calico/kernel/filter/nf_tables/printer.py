@@ -44,6 +44,7 @@ from cni_calico.netfilter.rules import (
     ConnectionLimit,
     CountPacket,
     Dispatch,
+    DispatchMark,
     HasMark,
     IcmpType,
     IsArpReply,
@@ -63,6 +64,7 @@ from cni_calico.netfilter.rules import (
     RuleTest,
     SetDscp,
     SetMark,
+    SetMarkTo,
     SourceIsElsewhere,
     Unrecognised,
 )
@@ -192,6 +194,14 @@ def _dispatch(action: Dispatch, _: str) -> Expressions:
     return _interface(is_out=action.is_out), SetLookup(action.name, verdict=True)
 
 
+def _dispatch_mark(action: DispatchMark, _: str) -> Expressions:
+    return MetaLoad("mark"), Bitwise(host32(action.bits), _ZERO), SetLookup(action.name, verdict=True)
+
+
+def _set_mark_to(action: SetMarkTo, _: str) -> Expressions:
+    return MetaLoad("mark"), Bitwise(host32(_ALL_BITS & ~action.bits), host32(action.value)), MetaStore("mark")
+
+
 def _set_mark(action: SetMark, _: str) -> Expressions:
     kept = host32(_ALL_BITS & ~action.bit)
     return MetaLoad("mark"), Bitwise(kept, _ZERO if action.cleared else host32(action.bit)), MetaStore("mark")
@@ -239,7 +249,9 @@ _PRINTERS: dict[type, Callable[..., Expressions]] = {
     PacketVerdict: _itself,
     Reject: _reject,
     Dispatch: _dispatch,
+    DispatchMark: _dispatch_mark,
     SetMark: _set_mark,
+    SetMarkTo: _set_mark_to,
     SetDscp: _set_dscp,
     NoTrack: _itself,
     LogPacket: _itself,

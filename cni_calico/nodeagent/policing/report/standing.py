@@ -165,7 +165,7 @@ class StandingReport:
         yield from result.troubles
         if result.in_force:
             yield from filter(None, self._by[1:])
-            yield from self.surroundings.warnings()
+            yield from self.surroundings.warnings(result.felix.mark_mask)
             yield from describe_idle(result.goal, result.facts.missing_host_profiles)
             yield from self.lifelines.cuts
         if result.connections:

@@ -113,6 +113,7 @@ class Goal:
         if changes.endpoints:
             self.endpoints.update(changes.endpoints)
             self._render_stages()
+            self._render_forwarding()
         self.marking.update({**changes.endpoints, **changes.hosts})
         if changes.endpoints or changes.hosts or MESH in changes.sets_made or MESH in flipped:
             self.marking.render(self.settings)
@@ -211,6 +212,7 @@ class Goal:
         self.refused.interfaces[interface] = why
         self.endpoints.denied.add(interface)
         self.endpoints.configure(self.settings)
+        self._render_forwarding()
         return True
 
     def deny_host_chain(self, name: str, why: str) -> bool:
@@ -230,7 +232,7 @@ class Goal:
             found.append(f"everything {direction} {', '.join(names[:5])} ({len(names)} workloads) is denied: {why}")
         for name, why in self.refused.host_chains.items():
             found.append(f"{self.hosts.describe(name)} is denied: {why}")
-        return found + self.marking.unclear(self.hosts.all.values())
+        return found + self.marking.unclear(self.hosts.all.values()) + self.hosts.forwarding.describe()
 
     def lack(self, feature: OptionalFeature, why: str) -> None:
         """The kernel refuses what this feature needs: do without it."""
@@ -252,6 +254,7 @@ class Goal:
         if refused.interfaces:
             self.endpoints.denied.clear()
             self.endpoints.configure(self.settings)
+            self._render_forwarding()
         for class_id in {class_id for class_id, _ in refused.classes} & self.classes.keys():
             self.class_chains.render(self.classes[class_id])
         again = {policy: self.policies[policy] for policy in self.problems if policy in self.policies}
@@ -320,6 +323,10 @@ class Goal:
         for name in [name for name in self.refused.host_chains if not self.hosts.describe(name)]:
             del self.refused.host_chains[name]
         self.hosts.render(self.settings, self._tunnels, self.refused.host_chains.keys())
+        self._render_forwarding()
+
+    def _render_forwarding(self) -> None:
+        self.hosts.forwarding.render(self.settings, self.endpoints, self.hosts.view)
 
     def _put_maps(self) -> None:
         """What rules look up for the recorder."""

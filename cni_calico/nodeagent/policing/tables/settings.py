@@ -11,6 +11,7 @@ from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
 DEFAULT_LOG_PREFIX = "calico-packet"
+_IPVS_BITS = 4  # for twelve combinations of policies
 _PER_S = {"second": 1, "minute": 60, "hour": 3600, "day": 86400}
 
 
@@ -33,7 +34,8 @@ class FilterSettings:
     ``host_mark`` are one bit each. ``excluded``: names of interfaces, or /expressions/, that never get a host endpoint.
     ``by_iptables``: the packet filter is legacy iptables. ``report_group``: what standing rules drop is reported
     to this group; 0: it is not. ``recording``: what rules do for the recorder of flows; None: nothing. ``mesh_dscp``:
-    of new connections in Istio's mesh; None: they are not marked.
+    of new connections in Istio's mesh; None: they are not marked. ``ipvs_marks``: the bits that say by which interface
+    a packet has come in that ip_vs forwards; 0: kube-proxy does not use ip_vs.
     """
 
     prefixes: tuple[str, ...] = ("cali",)
@@ -59,6 +61,7 @@ class FilterSettings:
     report_group: int = 0
     recording: Recording | None = None
     mesh_dscp: int | None = None
+    ipvs_marks: int = 0
 
 
 def pass_mark_of(mask: int) -> int:
@@ -69,6 +72,15 @@ def pass_mark_of(mask: int) -> int:
 def host_mark_of(mask: int) -> int:
     """The bit of ``mask`` that means "the stages of hosts have decided": its second."""
     return pass_mark_of(mask ^ pass_mark_of(mask))
+
+
+def ipvs_marks_of(mask: int) -> int:
+    """What of ``mask`` says by which interface a packet came in that ip_vs forwards: all but the two bits above and the
+    sixth, which WireGuard's own packets have. 0: too few are left.
+    """
+    bits = [1 << at for at in range(32) if mask >> at & 1]
+    left = [bit for index, bit in enumerate(bits) if index not in (0, 1, 5)]
+    return sum(left) if len(left) >= _IPVS_BITS else 0
 
 
 def filter_settings(

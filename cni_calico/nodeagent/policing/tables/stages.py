@@ -11,7 +11,10 @@ while something needs it. Interfaces lead to their chains by maps that say ``jum
                 1     workloads-to-host   ICMPv6 that a link needs, then as from-workloads
                 2     end-of-to-host      what policies let through to the host: DefaultEndpointToHostAction
     prerouting  -300  spoofing            to 127.0.0.0/8, or a source not routed to the interface it came by: drop
-    output      1     host-loopback       from 127.0.0.0/8 to a workload, and nobody translated the destination: drop
+    output      0     qos-ipvs            limits, of what ip_vs forwards (hosts/ipvs.py)
+                1     host-loopback       from 127.0.0.0/8 to a workload, and nobody translated the destination: drop
+
+Where kube-proxy uses ip_vs, which takes packets at 99, 1 and 2 of input stand behind that, at 101 and 102.
 
 Apart from that, host -> its own workload (OUTPUT) is never filtered: the kubelet's probes come that way.
 """
@@ -32,6 +35,7 @@ from cni_calico.netfilter.rules import (
     AtInterface,
     ConnectionLimit,
     Dispatch,
+    HasMark,
     IcmpType,
     IsArpReply,
     IsProtocol,
@@ -61,8 +65,10 @@ HOST_LOOPBACK = "host-loopback"
 SPOOFED = "a source that is not the workload's"
 FROM_LOOPBACK, TO_LOOPBACK = "127.0.0.0/8 from a workload", "127.0.0.0/8 to a workload"
 OVER_RATE, OVER_CONNECTIONS = "over the packet rate", "over the number of connections"
-LIMITS = ("qos-forward", "qos-input")
+LIMITS = ("qos-forward", "qos-input", "qos-ipvs")
 OWN_ADDRESSES = NftSet("own-addresses", ("ifname", "ipv4_addr"))
+
+BEHIND_IPVS = 100  # it takes what comes to the host at 99
 
 LOOPBACK = ip_network("127.0.0.0/8")
 _IPV6_LINK = (130, 131, 132, 133, 135, 136)  # multicast listeners, router solicitation, neighbours
@@ -94,15 +100,20 @@ def through(to: NftSet, *, is_out: bool = False) -> NftRule:
     return NftRule((), (Dispatch(is_out, to.name),))
 
 
+def to_host_hook(priority: int, settings: FilterSettings) -> BaseHook:
+    """For what stays with the host: behind ip_vs, if that is in use."""
+    return BaseHook("input", priority + BEHIND_IPVS if settings.ipvs_marks else priority)
+
+
 def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tuple[list[NftChain], dict[str, ListSet]]:
     """The base chains, and the lists that they look up."""
     if family == 6 and not settings.ipv6:
         return list(_without_ipv6(settings)), {}
     lists: dict[str, ListSet] = {}
     chains = [
-        NftChain("from-workloads", tuple(_dispatch(FROM, settings)), BaseHook("forward", 2)),
+        NftChain("from-workloads", tuple(dispatch(FROM, settings)), BaseHook("forward", 2)),
         NftChain("to-workloads", tuple(_to_workloads(family, settings)), BaseHook("forward", 3)),
-        NftChain("workloads-to-host", tuple(_to_host(family, settings)), BaseHook("input", 1)),
+        NftChain("workloads-to-host", tuple(_to_host(family, settings)), to_host_hook(1, settings)),
     ]
     if family == 4:
         local = tuple(_from_loopback(family, settings, unless_translated=True))
@@ -113,8 +124,12 @@ def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tupl
         both = (through(LIMITED_FROM), through(LIMITED_TO, is_out=True))
         chains.append(NftChain(LIMITS[0], both, BaseHook("forward", 0)))
         chains.append(NftChain(LIMITS[1], both[:1], BaseHook("input", 0)))
+        if settings.ipvs_marks:
+            forwarded = NftRule((HasMark(settings.ipvs_marks),), (Dispatch(True, LIMITED_TO.name),))
+            chains.append(NftChain(LIMITS[2], (forwarded,), BaseHook("output", 0)))
     if settings.to_host == "DROP":
-        chains.append(NftChain("end-of-to-host", tuple(_end_of_to_host(family, settings)), BaseHook("input", 2)))
+        end = tuple(_end_of_to_host(family, settings))
+        chains.append(NftChain("end-of-to-host", end, to_host_hook(2, settings)))
     networks = collapsed(settings.service_networks, family)
     if networks and settings.service_action != "Disabled":
         loops = _service_loops(networks, settings, lists)
@@ -122,14 +137,14 @@ def render_stages(family: int, settings: FilterSettings, needed: Needed) -> tupl
     return chains, lists
 
 
-def _dispatch(to: NftSet, settings: FilterSettings, *, is_out: bool = False) -> Iterator[NftRule]:
+def dispatch(to: NftSet, settings: FilterSettings, *, is_out: bool = False) -> Iterator[NftRule]:
     yield ESTABLISHED
     yield through(to, is_out=is_out)
     yield from _drop_all(settings, "no endpoint", is_out=is_out)
 
 
 def _to_workloads(family: int, settings: FilterSettings) -> Iterator[NftRule]:
-    established, *others = _dispatch(TO, settings, is_out=True)
+    established, *others = dispatch(TO, settings, is_out=True)
     yield from (established, *_from_loopback(family, settings), *others)
 
 
@@ -148,7 +163,7 @@ def _accept_icmpv6(kinds: Sequence[int], settings: FilterSettings, *, is_out: bo
 def _to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:
     if family == 6:
         yield from _accept_icmpv6(_IPV6_LINK, settings)
-    yield from _dispatch(FROM, settings)
+    yield from dispatch(FROM, settings)
 
 
 def _end_of_to_host(family: int, settings: FilterSettings) -> Iterator[NftRule]:

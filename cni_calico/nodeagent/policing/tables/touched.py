@@ -168,7 +168,11 @@ class GoalTables:
 
     def enter(self, table: TableId, spec: NftSet, interface: str, verdict: PacketVerdict | None) -> None:
         """The verdict for packets of this interface; None: none."""
-        held, key = self.of[table].verdicts[spec.name], interface_key(interface)
+        self.enter_key(table, spec, interface_key(interface), verdict)
+
+    def enter_key(self, table: TableId, spec: NftSet, key: bytes, verdict: PacketVerdict | None) -> None:
+        """The same for any map to verdicts."""
+        held = self.of[table].verdicts[spec.name]
         if held.get(key) == verdict:
             return
         if verdict is None:

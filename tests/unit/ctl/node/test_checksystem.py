@@ -119,7 +119,7 @@ def test_kube_proxys_mode_ipvs_is_seen(check, monkeypatch):
     exists = os.path.exists
     monkeypatch.setattr(os.path, "exists", lambda path: path == checksystem.IPVS_INTERFACE or exists(path))
     rows, code = check()
-    assert code == 0 and rows["ip_vs"].startswith("kube-proxy runs in mode ipvs, which is not supported")
+    assert code == 0 and rows["ip_vs"].startswith("kube-proxy runs in mode ipvs, which needs nftables in the agent")
 
 
 @pytest.mark.parametrize(

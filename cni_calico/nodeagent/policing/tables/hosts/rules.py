@@ -12,6 +12,7 @@ from typing import TypeVar
 from cni_calico.model.keys import ResourceKey
 from cni_calico.netfilter.tables import NftSet
 from cni_calico.nodeagent.policing.tables.hosts.interfaces import HostInterfaces, InterfaceAddresses, select_interfaces
+from cni_calico.nodeagent.policing.tables.hosts.ipvs import ServiceForwarding
 from cni_calico.nodeagent.policing.tables.hosts.stages import HOST_STAGES, HostView, Passes, RenderedHosts, render_hosts
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.touched import FILTER, GoalTables
@@ -24,7 +25,8 @@ V = TypeVar("V")
 
 class HostRules:
     """``interfaces``: which interface has which host endpoint. ``dropping``: policies whose egress is needed in a form
-    that drops. ``denied``: policies that the kernel refuses in any form; what reaches them is dropped.
+    that drops. ``denied``: policies that the kernel refuses in any form; what reaches them is dropped. ``view``: what
+    the stages were made of last. ``forwarding``: the same stages, and workloads', for what ip_vs forwards.
     """
 
     def __init__(self, tables: GoalTables, has_networks: Callable[[int], bool], passes: Passes) -> None:
@@ -33,6 +35,8 @@ class HostRules:
         self.interfaces = HostInterfaces()
         self.dropping: frozenset[PolicyId] = frozenset()
         self.denied: set[PolicyId] = set()
+        self.view = HostView()
+        self.forwarding = ServiceForwarding(tables)
         self._tables = tables
         self._has_networks = has_networks
         self._passes = passes
@@ -74,7 +78,7 @@ class HostRules:
     def render(self, settings: FilterSettings, tunnels: Tunnels, refused: Collection[str] = ()) -> None:
         """Make the tables hold what is wanted. ``refused``: chains that the kernel does not take as they should be."""
         by_name, everywhere = self.interfaces.by_name, self.interfaces.everywhere
-        view = HostView(
+        view = self.view = HostView(
             self.classes,
             {name: self.all[key].class_id for name, key in by_name.items()},
             "" if everywhere is None else self.all[everywhere].class_id,

@@ -15,6 +15,8 @@ without them.
                 1     host-out              of the host itself, but not to its workloads
     postrouting -150  host-out-translated   the same where the destination was translated: the interface is known now
 
+What ip_vs forwards is no packet of the host's own: ipvs.py has its stages, and host-in stands behind ip_vs, at 103.
+
 The mark bit means that the stages of hosts have decided: doNotTrack and preDNAT policies set it when they allow.
 """
 
@@ -48,7 +50,7 @@ from cni_calico.nodeagent.policing.tables.chains import (
 )
 from cni_calico.nodeagent.policing.tables.matches import Match, in_network
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from cni_calico.nodeagent.policing.tables.stages import through
+from cni_calico.nodeagent.policing.tables.stages import through, to_host_hook
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels, between_nodes
 from cni_calico.policy.failsafe import FailsafePort
 from cni_calico.policy.wanted import PolicyId, PolicyReach, WantedHostClass
@@ -137,7 +139,7 @@ def render_hosts(
 ) -> RenderedHosts:
     """``has_networks``: there are networks among the nodes of this family, in a separate set."""
     done = RenderedHosts()
-    stages = tuple(stage for stage in HOST_STAGES if any(_speaks(stage, view, name, settings) for name in view.used()))
+    stages = used_stages(view, settings)
     if not stages:
         return done
     for stage in stages:
@@ -148,11 +150,17 @@ def render_hosts(
             done.chains.append(_class_chain(stage, view.classes[class_id], settings, passes, view))
         nodes = between_nodes(family, view.tunnels, settings, is_source=stage.ingress, has_networks=has_networks)
         rules = tuple(_base(stage, stages, view, family, settings, tuple(nodes)))
-        done.chains.append(NftChain(stage.name, rules, stage.hook))
+        hook = to_host_hook(stage.hook.priority, settings) if stage is IN else stage.hook
+        done.chains.append(NftChain(stage.name, rules, hook))
         if stage.reach != "forward":
             done.chains.append(_failsafe(stage, family, settings))
     done.chains += _translated(stages, view, settings)
     return done
+
+
+def used_stages(view: HostView, settings: FilterSettings) -> tuple[HostStage, ...]:
+    """Those that a host endpoint needs."""
+    return tuple(stage for stage in HOST_STAGES if any(_speaks(stage, view, name, settings) for name in view.used()))
 
 
 def _speaks(stage: HostStage, view: HostView, class_id: str, settings: FilterSettings) -> bool:
@@ -176,7 +184,9 @@ def _base(
     nodes: tuple[Match, ...],
 ) -> Iterator[NftRule]:
     """``nodes``: matches of what tunnels carry between nodes."""
-    yield from _mark(stage, stages, settings)
+    if settings.ipvs_marks and stage in (RAW_OUT, OUT):
+        yield NftRule((HasMark(settings.ipvs_marks),), (ACCEPT,), "forwarded by ip_vs")
+    yield from mark_rules(stage, stages, settings)
     if stage.reach != "raw":
         yield ESTABLISHED
     if stage.reach in ("raw", "own"):
@@ -190,10 +200,11 @@ def _base(
             yield from _link()
         if stage.reach != "raw":
             yield NftRule(_loopback(stage, settings.health_port), (ACCEPT,), "the agent's health")
-    yield from _dispatch(stage, view)
+    yield from dispatch_host(stage, view)
 
 
-def _dispatch(stage: HostStage, view: HostView) -> Iterator[NftRule]:
+def dispatch_host(stage: HostStage, view: HostView) -> Iterator[NftRule]:
+    """By the interface."""
     yield through(stage.map, is_out=stage.is_out)
     if view.everywhere and stage.reach != "raw":
         for name in view.excluded:
@@ -201,7 +212,7 @@ def _dispatch(stage: HostStage, view: HostView) -> Iterator[NftRule]:
         yield NftRule((), (jump(stage.chain_of(view.everywhere)),))
 
 
-def _mark(stage: HostStage, stages: tuple[HostStage, ...], settings: FilterSettings) -> Iterator[NftRule]:
+def mark_rules(stage: HostStage, stages: tuple[HostStage, ...], settings: FilterSettings) -> Iterator[NftRule]:
     """The first stage of a packet clears the bit, whoever set it; later stages skip packets that have it."""
     if _is_first(stage, stages):
         yield NftRule((), (SetMark(settings.host_mark, cleared=True),))
@@ -245,7 +256,7 @@ def _translated(stages: tuple[HostStage, ...], view: HostView, settings: FilterS
         NftRule((HasMark(settings.host_mark),), (ACCEPT,), "decided before"),
         ESTABLISHED,
         *_not_workloads(settings, is_out=True),
-        *_dispatch(OUT, view),
+        *dispatch_host(OUT, view),
     )
     yield NftChain(f"{_TRANSLATED}-own", rules)
 

@@ -34,6 +34,7 @@ from cni_calico.netfilter.rules import (
     RuleTest,
     SetDscp,
     SetMark,
+    SetMarkTo,
     SourceIsElsewhere,
     Unrecognised,
     jump,
@@ -90,6 +91,7 @@ def test_actions() -> None:
     assert rules(SetMark(0x10000, cleared=True), RETURN) == ["-g cali-p-do-0-10000"]
     assert rules(SetMark(0x10000)) == ["-j MARK --set-xmark 0x10000/0x10000"]
     assert rules(SetMark(0x10000, cleared=True)) == ["-j MARK --set-xmark 0x0/0x10000"]
+    assert rules(SetMarkTo(0x30000, 0x10000)) == ["-j MARK --set-xmark 0x10000/0x30000"]
     assert rules(SetMark(0x20000), NoTrack(), ACCEPT) == ["-g cali-p-do-60000-60000n"]
     assert rules(CountPacket(), DROP) == ["-j DROP"]
     assert rules(NoTrack(), base=True) == ["-j CT --notrack"]
