@@ -24,7 +24,7 @@ from cni_calico.log import Log
 from cni_calico.model.identity import LIBNETWORK
 from cni_calico.model.resources import Address
 from cni_calico.plugin.policy_decision import read_decision
-from cni_calico.plugin.waits import status_fields, status_file_name
+from cni_calico.plugin.waits import BGP_PEER, status_fields, status_file_name
 
 _LOOK_S, _SOON_S, _LATER_S = 0.005, 0.2, 0.2
 _FILTER_S = 10.0
@@ -176,4 +176,5 @@ def status_file(endpoint: str) -> str:
 
 
 def _comparable(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: sorted(value) if isinstance(value, list) else value for name, value in fields.items()}
+    compared = {name: value for name, value in fields.items() if name != BGP_PEER}
+    return {name: sorted(value) if isinstance(value, list) else value for name, value in compared.items()}

@@ -90,7 +90,7 @@ class Parts:
             self.node,
             bgp_environment,
             facts=self._agent.facts,
-            tell_lifelines=policy.use_sessions,
+            tell_sessions=policy.use_sessions,
             tell_routes=self._note_routes,
         )
         troubles = partial(_note, self.context.troubles)

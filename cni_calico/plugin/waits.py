@@ -26,6 +26,7 @@ from cni_calico.plugin.call.serve import Declined
 from cni_calico.plugin.call.task import Task
 from cni_calico.redaction import shown_url
 
+BGP_PEER = "bgpPeerName"  # in a status file: the BGPPeer for whose sessions the workload is a peer
 GATE_PATIENCE_S = 30.0
 GATE_ATTEMPT_S = 5.0
 _GATE_PAUSE_S = 0.25
@@ -159,7 +160,9 @@ def _says(files: Files, path: str, fields: Mapping[str, Any]) -> bool:
 
 
 def _comparable(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: sorted(value) if isinstance(value, list) else value for name, value in fields.items()}
+    """Without what says nothing of the policy."""
+    compared = {name: value for name, value in fields.items() if name != BGP_PEER}
+    return {name: sorted(value) if isinstance(value, list) else value for name, value in compared.items()}
 
 
 def _is_kubernetes(task: Task) -> bool:

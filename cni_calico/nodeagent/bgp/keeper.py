@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,8 +63,9 @@ class BgpKeeper:
     ``facts`` gets what belongs in the agent's status: "bgp" (why there is none, "" if BGP is as wanted), "bgp_problems"
     (parts of the records that are left out), ENDS (why sessions ended; what an earlier run knew may be there already)
     and UNMET (why the node is not ready without BIRD). ``output_fd`` is where BIRD's own log goes.
-    ``tell_lifelines`` is told what the sessions need from host endpoints, ``tell_routes`` whether BIRD is to make the
-    routes to other nodes' blocks, as far as BGPConfiguration says.
+    ``tell_sessions`` is told what the sessions need from host endpoints, and the workloads that there are sessions
+    with: by their interfaces the name of the BGPPeer. ``tell_routes`` is told whether BIRD is to make the routes to
+    other nodes' blocks, as far as BGPConfiguration says.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class BgpKeeper:
         facts: dict[str, Any] | None = None,
         *,
         output_fd: int = 2,
-        tell_lifelines: Callable[[tuple[Lifeline, ...]], None] = lambda lifelines: None,
+        tell_sessions: Callable[[tuple[Lifeline, ...], Mapping[str, str]], None] = lambda lifelines, peers: None,
         tell_routes: Callable[[bool], None] = lambda bird_makes_them: None,
     ) -> None:
         self._settings = settings = context.settings
-        self._tell_lifelines, self._tell_routes = tell_lifelines, tell_routes
+        self._tell_sessions, self._tell_routes = tell_sessions, tell_routes
         self._agent_makes_routes = False
         self._priorities: tuple[int, int] | None = None
         self.facts: dict[str, Any] = {} if facts is None else facts
@@ -211,7 +212,8 @@ class BgpKeeper:
                 return False
             built = self._build(snapshot, deadline)
             config = render_bird_config(built)
-            self._tell_lifelines(desired_lifelines(built, config.peers))
+            workloads = {peer.at[0]: peer.bgp_peer for peer in config.peers if peer.at is not None}
+            self._tell_sessions(desired_lifelines(built, config.peers), workloads)
             self._tell_problems(config.problems)
             applied = self.controller.apply(config, deadline)
             if config.files:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -88,7 +88,7 @@ class PolicyEngine:
         limit_mib = early.policy_memory_mib if early is not None else 0
         self._reading = RecordReading(lambda: begin_reading(context, node, self.wake, limit_mib))
         self._asked: AskedOfEngine | None = None
-        self._sessions: tuple[Lifeline, ...] = ()
+        self._sessions: tuple[tuple[Lifeline, ...], Mapping[str, str]] = ((), {})
         self._guard = threading.Lock()  # two threads hand in
         self._moved: float | None = None
         self._configured = threading.Event()
@@ -99,7 +99,8 @@ class PolicyEngine:
         they are known.
         """
         with self._guard:
-            asked = AskedOfEngine(felix, tunnels, self._sessions, pools)
+            lifelines, peers = self._sessions
+            asked = AskedOfEngine(felix, tunnels, lifelines, pools, peers)
             is_new = asked != self._asked
             if is_new:  # the loop tells by the object whether something is new
                 self._asked = asked
@@ -107,12 +108,14 @@ class PolicyEngine:
             self._configured.set()
             self.wake()
 
-    def use_sessions(self, lifelines: tuple[Lifeline, ...]) -> None:
-        """Report which of the node's BGP sessions host endpoints cut; from any thread."""
+    def use_sessions(self, lifelines: tuple[Lifeline, ...], peers: Mapping[str, str]) -> None:
+        """Report which of the node's BGP sessions host endpoints cut, and in endpoints' status files which workloads
+        are peers (by their interfaces the name of the BGPPeer); from any thread.
+        """
         with self._guard:
-            is_new, self._sessions = lifelines != self._sessions, lifelines
+            is_new, self._sessions = (lifelines, peers) != self._sessions, (lifelines, peers)
             if is_new and self._asked is not None:
-                self._asked = replace(self._asked, sessions=lifelines)
+                self._asked = replace(self._asked, sessions=lifelines, peers=peers)
         if is_new:
             self.wake()
 

@@ -9,8 +9,8 @@ everything in force.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from cni_calico.kernel.netlink.filter_events import FilterMonitor, Happened
@@ -44,14 +44,16 @@ OTHER_AGAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class AskedOfEngine:
-    """What the other parts of the agent hand in. ``sessions``: what BGP needs from host endpoints. ``pools``: the
-    networks of all IP pools.
+    """What the other parts of the agent hand in. ``sessions``: what BGP needs from host endpoints; ``peers``: the
+    workloads that it has sessions with, by their interfaces the name of the BGPPeer. ``pools``: the networks of all IP
+    pools.
     """
 
     felix: FelixSettings
     tunnels: Tunnels
     sessions: tuple[Lifeline, ...] = ()
     pools: frozenset[Network] = frozenset()
+    peers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def filtering(self) -> tuple[object, ...]:
@@ -93,7 +95,7 @@ class PolicyLoop:
         rounds.guard.keeps = keeps
         rounds.use_tunnels(asked.tunnels)
         rounds.use_pools(asked.pools)
-        rounds.use_sessions(asked.sessions)
+        rounds.use_sessions(asked.sessions, asked.peers)
         count, by_iptables = partial(count_dropped, plane), plane.name == IPTABLES
         self._drops = DroppedPackets(plane.report_group, context.log, figures, count, by_iptables=by_iptables)
         self._feed, self._memory = incoming.feed, incoming.memory
@@ -145,7 +147,7 @@ class PolicyLoop:
         self._memory.configure(asked.felix.policy_memory_mib)
         self._rounds.use_tunnels(asked.tunnels)
         self._rounds.use_pools(asked.pools)
-        self._rounds.use_sessions(asked.sessions)
+        self._rounds.use_sessions(asked.sessions, asked.peers)
         return True
 
     def _notice(self) -> Happened:

@@ -121,9 +121,10 @@ class Rounds:
         """All IP pools: what goes to one stays in the cluster."""
         self._goal.use_pools(pools)
 
-    def use_sessions(self, lifelines: tuple[Lifeline, ...]) -> None:
-        """What this node's BGP sessions need from host endpoints."""
+    def use_sessions(self, lifelines: tuple[Lifeline, ...], peers: Mapping[str, str]) -> None:
+        """What this node's BGP sessions need from host endpoints; by their interfaces, which workloads are peers."""
         self._report.lifelines.bgp = lifelines
+        self._files.use_peers(peers)
 
     def notice(self, happened: Happened) -> None:
         """Process what the kernel reported."""

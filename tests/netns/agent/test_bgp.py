@@ -423,6 +423,11 @@ def test_a_workload_is_a_peer_of_its_node(shared: Cluster) -> None:
     def behind(version: int, network: str) -> bool:
         return any(route["dst"] == network for route in node.ns.ip(f"-{version}", "route", "show", "proto", "bird"))
 
+    def named_in_status() -> list[str]:
+        """The BGPPeers in the endpoints' status files."""
+        files = (node.root / "run" / "endpoint-status").iterdir()
+        return [name for file in files if (name := json.loads(file.read_text()).get("bgpPeerName"))]
+
     def peering_interfaces() -> set[str]:
         shown = node.ns.ip("addr", "show", "to", PEERING[4])
         return {link["ifname"] for link in shown if link.get("ifname")}
@@ -436,6 +441,7 @@ def test_a_workload_is_a_peer_of_its_node(shared: Cluster) -> None:
         label("n1-nested", "yes")
         until(lambda: up(*names), "both", 90)
         assert len(peering_interfaces()) == 2
+        until(lambda: named_in_status() == ["a-nested", "a-nested"], "their status files say so", 60)
         assert "local workload" in calicoctl(node, "node", "status").stdout
         os.kill(bird_pid(node), signal.SIGKILL)
         until(lambda: not up(*names), "BIRD is gone", 60)
@@ -446,6 +452,7 @@ def test_a_workload_is_a_peer_of_its_node(shared: Cluster) -> None:
         label("n1-a", "no")
         until(lambda: up("n1-nested"), "the other one only", 90)
         until(lambda: len(peering_interfaces()) == 1, "its interface has no peering address any more", 60)
+        until(lambda: named_in_status() == ["a-nested"], "and its status file says nothing of it", 60)
         shared.store.remove(key_of(records[0]))
         until(lambda: up(), "without an address there is no session", 90)
         until(

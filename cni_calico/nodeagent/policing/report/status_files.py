@@ -18,7 +18,7 @@ from cni_calico.kernel.files import Files
 from cni_calico.kernel.netlink.filter_events import Happened
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
-from cni_calico.plugin.waits import status_fields, status_file_name
+from cni_calico.plugin.waits import BGP_PEER, status_fields, status_file_name
 from cni_calico.policy.wanted import WantedEndpoint
 
 DIRECTORY = "endpoint-status"
@@ -29,8 +29,11 @@ def status_directory(prefix: str) -> str:
     return f"{prefix.rstrip('/')}/{DIRECTORY}" if prefix else ""
 
 
-def render_status(endpoint: WantedEndpoint) -> bytes:
+def render_status(endpoint: WantedEndpoint, bgp_peer: str = "") -> bytes:
+    """``bgp_peer``: the BGPPeer for whose sessions this workload is a peer."""
     fields = status_fields(endpoint.interface, endpoint.mac, map(ip_address, endpoint.addresses))
+    if bgp_peer:
+        fields[BGP_PEER] = bgp_peer
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -63,10 +66,16 @@ class StatusFiles:
         self._rendered: dict[ResourceKey, tuple[WantedEndpoint, str, bytes]] = {}
         self._begun = False
         self._directory = status_directory(prefix)
+        self._peers: Mapping[str, str] = {}
 
     def notice(self, happened: Happened) -> None:
         """Note what the kernel reported."""
         self.due = self.due or happened.links is None or bool(happened.links)
+
+    def use_peers(self, peers: Mapping[str, str]) -> None:
+        """The workloads that BGP has sessions with: by the interface, the BGPPeer that asks for it."""
+        if peers != self._peers:
+            self._peers, self._rendered, self.due = dict(peers), {}, True
 
     def note(self, changed: Mapping[ResourceKey, WantedEndpoint | None]) -> None:
         """Note these changes; other policies for an endpoint change no file."""
@@ -96,7 +105,8 @@ class StatusFiles:
                 known = self._rendered.get(key)
                 if known is None or known[0] is not endpoint:
                     name = status_file_name(endpoint.orchestrator, endpoint.workload, endpoint.endpoint)
-                    known = self._rendered[key] = endpoint, name, render_status(endpoint)
+                    status = render_status(endpoint, self._peers.get(endpoint.interface, ""))
+                    known = self._rendered[key] = endpoint, name, status
                 wanted[known[1]] = known[2]
         failed = self._carry_out(wanted)
         self._said.say("", [f"cannot write the status of endpoints: {failed}"] if failed else [], "error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from errno import ENOSPC
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from cni_calico.kernel.files import Files
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.policing.report.status_files import StatusFiles
-from cni_calico.plugin.waits import status_file_name
+from cni_calico.plugin.waits import _says, status_file_name
 from cni_calico.policy.wanted import WantedEndpoint
 from tests.fakes.notes import Notes
 
@@ -113,3 +114,27 @@ def test_one_that_returns_as_it_was_gets_its_file_again(tmp_path: Path) -> None:
     assert is_due(files, {first.key: first})
     files.update()
     assert sorted((tmp_path / "endpoint-status").iterdir()) == written
+
+
+def test_a_peer_of_bgp_is_named_while_it_is_one(tmp_path: Path) -> None:
+    """Whoever waits for the policy does not mind."""
+    one, other = endpoint("k8s", "default/a", "eth0"), endpoint("k8s", "default/b", "eth0", 1)
+    files = StatusFiles(Files(), Notes(), str(tmp_path), lambda: {one.key: one, other.key: other}, lambda _: True)
+    files.keep()
+
+    def named() -> list[str | None]:
+        files.keep()
+        found = sorted((tmp_path / "endpoint-status").iterdir())
+        assert all(_says(Files(), str(path), {"ifaceName": f"cali{i}", "mac": "eth0"}) for i, path in enumerate(found))
+        return [json.loads(path.read_text()).get("bgpPeerName") for path in found]
+
+    assert named() == [None, None]
+    for peers, names in (
+        ({"cali1": "rack"}, [None, "rack"]),
+        ({"cali0": "r", "cali1": "s"}, ["r", "s"]),
+        ({}, [None] * 2),
+    ):
+        files.use_peers(peers)
+        assert files.due and named() == names
+        files.use_peers(dict(peers))
+        assert not files.due
