@@ -78,6 +78,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: has_tool("bin/etcd", "bin/kube-apiserver", "bin/kubectl"),
         "kubernetes: tests/setup/tests.sh builds it",
     ),
+    "flannel": (lambda: has_tool("bin/flanneld"), "flannel: tests/setup/flannel.sh builds it"),
     "helm": (lambda: has_tool("bin/helm"), "helm: tests/setup/tests.sh builds it"),
     "docker": (lambda: has_tool("docker-20.10/usr/sbin/dockerd"), "docker: tests/setup/tests.sh unpacks it"),
     "docker28": (lambda: has_tool("docker-28/usr/sbin/dockerd"), "docker28: Debian's newest suite has another one"),

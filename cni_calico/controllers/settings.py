@@ -43,7 +43,7 @@ SECTIONS = {
     "loadbalancer": "loadBalancer",
 }
 PERIOD_S, COMPACTION_S, METRICS_PORT, GRACE_S = 300.0, 600.0, 9094, 900.0
-_NOT_BUILT = {"flannelmigration": "flannel's addresses are not migrated; move the nodes to new pools instead"}
+_NOT_BUILT = {"flannelmigration": "see calicoctl migrate flannel --plan, which moves one node after the other"}
 _LEVEL = choice(
     "debug", "info", "warning", "error", "none", spellings={"warn": "warning", "fatal": "error", "panic": "error"}
 )

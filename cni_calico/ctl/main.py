@@ -46,6 +46,7 @@ _ON_DATASTORES = {
     "ipam release": "ipam.release:release",
     "ipam show": "ipam.show:show",
     "ipam split": "ipam.split:split",
+    "migrate flannel": "migrate.flannel:flannel",
     "policy explain": "policy.explain:explain",
     "policy rights": "policy.rights:rights",
     "policy show": "policy.show:show",

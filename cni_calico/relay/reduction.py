@@ -15,7 +15,7 @@ from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_block
 from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import BlockKey
-from cni_calico.model.kubernetes import custom, nodes, pods
+from cni_calico.model.kubernetes import custom, flannel, nodes, pods
 from cni_calico.model.kubernetes.pods import FINISHED
 
 Reduce = Callable[[JSON], dict[str, Any] | None]
@@ -47,7 +47,8 @@ def reduce_node(obj: JSON) -> dict[str, Any] | None:
         return reduce_whole(obj)
     metadata = _identity(obj["metadata"], "labels", "creationTimestamp", "deletionTimestamp")
     annotations = obj["metadata"].get("annotations") or {}
-    own = {name: text for name, text in annotations.items() if name.startswith("projectcalico.org/")}
+    kept = ("projectcalico.org/", *flannel.ANNOTATIONS)
+    own = {name: text for name, text in annotations.items() if name.startswith(kept)}
     if own:
         metadata["annotations"] = own
     reduced: dict[str, Any] = {"metadata": metadata}

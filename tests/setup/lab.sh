@@ -34,6 +34,7 @@ if [ "${1:-}" = --check ]; then
   for layer in lower plugins; do "build/image/$layer.sh" "$(dpkg --print-architecture)" --check; done
   tests/setup/nerdctl.sh --check
   tests/setup/calico.sh --check
+  tests/setup/flannel.sh --check
   built "$BIN/coredns" "$COREDNS"
   [ -z "$(missing)" ]
   exit
@@ -44,6 +45,7 @@ tests/setup/kubernetes.sh "${KUBERNETES[@]}"
 for layer in lower plugins; do "build/image/$layer.sh" "$(dpkg --print-architecture)"; done
 tests/setup/nerdctl.sh
 tests/setup/calico.sh
+tests/setup/flannel.sh
 mkdir -p "$LAB_CACHE"
 exec 9>"$LAB_CACHE/build-containerd.lock"
 flock 9

@@ -70,6 +70,7 @@ def build_parser(prog: str = "calicoctl") -> CommandParser:
     commands.below("cluster", lambda group: _add_cluster(group, common))
     commands.below("encryption", lambda group: add_encryption(group, common))
     commands.below("installation", lambda group: _add_installation(group, common))
+    commands.below("migrate", lambda group: _add_moves(group, common))
     add_flows(commands, common)
     show = commands.add("show", common, output_option())
     show.add_argument("--html", default="", metavar="FILE", help="write the picture as one HTML page")
@@ -195,6 +196,13 @@ def _add_datastore(commands: Commands, common: CommandParser) -> None:
     )
     rebuild.add_argument("--yes", action="store_true", help="make the changes; without this option they are only shown")
     _add_etcd_roles(commands, common)
+
+
+def _add_moves(commands: Commands, common: CommandParser) -> None:
+    flannel = commands.add("flannel", common)
+    wanted = flannel.add_mutually_exclusive_group()
+    wanted.add_argument("--check", action="store_true", help="only say whether it is possible (the default)")
+    wanted.add_argument("--plan", action="store_true", help="print records and commands, step by step")
 
 
 def _add_etcd_roles(commands: Commands, common: CommandParser) -> None:

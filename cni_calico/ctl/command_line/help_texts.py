@@ -192,6 +192,15 @@ COMMANDS: Mapping[str, Help] = {
     **POLICY,
     **ENCRYPTION,
     "datastore": Help("move all data; check and repair the embedded datastore's file"),
+    "migrate": Help("move a cluster from another network"),
+    "migrate flannel": Help(
+        "move a cluster from flannel to Calico, node by node",
+        "Reads flannel's ConfigMap, its DaemonSet and the Nodes, and changes nothing.",
+        (
+            ("migrate flannel --check", "whether it is possible, and how far it is"),
+            ("migrate flannel --plan", "what to apply and to do"),
+        ),
+    ),
     "datastore migrate": Help("move all data to another datastore"),
     "datastore migrate lock": Help(
         "stop ADD and DEL while data is moved", "", (("datastore migrate lock", "before an export"),)

@@ -24,6 +24,7 @@ from cni_calico.model.documents.fields import (
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.kubernetes.custom import object_name
+from cni_calico.model.kubernetes.flannel import FLANNEL, read_end, render_end
 
 _PREFIX = "projectcalico.org/"
 LABELS, ANNOTATIONS = _PREFIX + "labels", _PREFIX + "annotations"
@@ -90,7 +91,8 @@ def _valid(check: Callable[[str], bool], text: str) -> bool:
 def read_node(obj: JSON, *, use_pod_cidr: bool = False) -> tuple[ResourceKey, dict[str, Any]]:
     """Key and document of a Kubernetes Node. Raises CorruptRecord.
 
-    ``use_pod_cidr``: host-local IPAM assigns addresses from podCIDR, and the IPIP tunnel's is the first of them.
+    ``use_pod_cidr``: host-local IPAM assigns addresses from podCIDR, and the IPIP tunnel's is the first of them. What
+    flannel says of the node is in the status (flannel.py); it is never written.
     """
     try:
         return _read_node(obj, use_pod_cidr)
@@ -123,6 +125,8 @@ def _read_node(obj: JSON, use_pod_cidr: bool) -> tuple[ResourceKey, dict[str, An
     interfaces = _read_interfaces(annotations)
     if interfaces:
         spec["interfaces"] = interfaces
+    if flannel := read_end(annotations, kube_spec.get("podCIDR")):
+        document["status"][FLANNEL] = render_end(flannel)
     if kube_spec.get("podCIDRs"):
         document["status"]["podCIDRs"] = list(parse_list(kube_spec["podCIDRs"], "spec.podCIDRs"))
     return ResourceKey("Node", name), document

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 
 from cni_calico.model.host import HostInterface, TunnelDevice
+from cni_calico.model.kubernetes.flannel import parse_end
 from cni_calico.model.names import sha1_hex
 from cni_calico.model.resources import Address, IPPool, Network, Node
 from cni_calico.model.wireguard import DEFAULT_NAMES
@@ -44,18 +45,23 @@ def derived_mac(node: str, family: int) -> str:
 
 
 def endpoint_of(node: Node, family: int) -> TunnelEnd | None:
-    """None if the node has no address of the family."""
+    """None if the node has no address of the family. What Calico's records do not say flannel's annotations may, on a
+    node that is not moved yet; on one that is flannel's nodes go on to use the MAC in them.
+    """
+    flannel = parse_end(node.status) if family == 4 else None
     address: IPv4Interface | IPv6Interface | None = node.ipv4 if family == 4 else node.ipv6
+    if address is None and flannel is not None:
+        address = IPv4Interface(flannel.address)
     if address is None:
         return None
-    name = node.metadata.name
+    name, vtep = node.metadata.name, node.ipv4_vxlan_tunnel if family == 4 else node.ipv6_vxlan_tunnel
     stored = node.vxlan_tunnel_mac if family == 4 else node.vxlan_tunnel_mac_v6
     return TunnelEnd(
         name=name,
         address=address.ip,
         network=address.network,
-        vtep=node.ipv4_vxlan_tunnel if family == 4 else node.ipv6_vxlan_tunnel,
-        mac=(stored or derived_mac(name, family)).lower(),
+        vtep=vtep or (flannel.vtep if flannel else None),
+        mac=(stored or (flannel.mac if flannel else derived_mac(name, family))).lower(),
         ipip=node.ipv4_ipip_tunnel if family == 4 else None,
     )
 

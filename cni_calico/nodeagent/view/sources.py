@@ -33,6 +33,7 @@ from cni_calico.model.documents.codec import (
     encode_pool,
 )
 from cni_calico.model.keys import Key, ResourceKey, ResourceList, endpoints_of_node
+from cni_calico.model.kubernetes.flannel import FLANNEL
 from cni_calico.model.resources import Address, IPPool, Network, Node, Resource
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
@@ -52,6 +53,13 @@ NODES_S = 30.0
 def _node(item: Versioned) -> Node:
     assert isinstance(item.key, ResourceKey)
     return decode_node(item.key, item.value)
+
+
+def _node_with_blocks(item: Versioned) -> Node:
+    """Its addresses are of IPAM's blocks, so flannel's range and tunnel are not its own."""
+    node = _node(item)
+    status = node.status or {}
+    return replace(node, status={k: v for k, v in status.items() if k != FLANNEL}) if FLANNEL in status else node
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +161,9 @@ class Sources:
         earlier: Earlier | None = None if last_valid is None else _OfView(last_valid)
         self._kept = kept = LastGoodCaches(store, on_change, earlier, watch_after)
         brief = brief and not use_pod_cidr
-        self._nodes = kept.follow(ResourceList("Node", brief=brief), _node, part=_node_part)
-        self._own = kept.follow(ResourceList("Node", "", node), _node, part=_node_part) if brief else self._nodes
+        read = _node if use_pod_cidr else _node_with_blocks
+        self._nodes = kept.follow(ResourceList("Node", brief=brief), read, part=_node_part)
+        self._own = kept.follow(ResourceList("Node", "", node), read, part=_node_part) if brief else self._nodes
         self._pools = kept.follow(ResourceList("IPPool"), _pool)
         # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
         self._endpoints = kept.follow(endpoints_of_node(node), self._endpoint)

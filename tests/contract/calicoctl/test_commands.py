@@ -74,6 +74,7 @@ BASE = {
     "installation convert": "installation convert -f {installation}",
     "policy replay": "policy replay --with {policies} --flows {flows}",
     "policy test": "policy test {expectations}",
+    "migrate flannel": "migrate flannel",
     "datastore check": "datastore check",
     "datastore rebuild": "datastore rebuild",
     "datastore salvage": "datastore salvage -o {unused}",
@@ -222,6 +223,7 @@ WITH_TROUBLE = {"cluster rehearse", "diff", "policy diff", "policy recommend", "
 IN_TROUBLE = {"policy recommend"}  # there is no flow to learn from
 ALWAYS_FAILING = {
     "encryption rotate",  # there is no key
+    "migrate flannel",  # there is none
     "flows",
     "node init",
     "cluster check",

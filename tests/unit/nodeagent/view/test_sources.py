@@ -18,6 +18,7 @@ from cni_calico.model.documents.codec import encode, encode_node, encode_pool
 from cni_calico.model.keys import AffinityList, BlockList, ResourceKey
 from cni_calico.model.resources import Metadata
 from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.dataplane.encapsulation import endpoint_of
 from cni_calico.nodeagent.view.known_nodes import parse_node_addresses
 from cni_calico.nodeagent.view.last_valid import VIEW_FILE, LastValid
 from cni_calico.nodeagent.view.sources import Sources
@@ -60,6 +61,19 @@ def watch(two_node_store):
     yield start
     for sources in started:
         sources.stop()
+
+
+@pytest.mark.parametrize("use_pod_cidr", [False, True])
+def test_flannels_end_of_a_node_counts_only_with_its_pod_cidr(two_node_store, use_pod_cidr):
+    end = {"address": "10.0.0.9", "vtep": "10.65.2.0", "mac": "3a:00:00:00:00:01", "vni": 1}
+    two_node_store.elsewhere(Write.put(OTHER, {"metadata": {"name": "n2"}, "spec": {}, "status": {"flannel": end}}))
+    sources = Sources(two_node_store, "n1", threading.Event().set, use_pod_cidr=use_pod_cidr)
+    try:
+        sources.wait_synced(Deadline.after(10))
+        found = endpoint_of(sources.snapshot().nodes["n2"], 4)
+    finally:
+        sources.stop()
+    assert (str(found.vtep) == "10.65.2.0") if use_pod_cidr else found is None
 
 
 def test_endpoints_of_other_nodes_are_not_told(two_node_store):
