@@ -86,6 +86,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: has_tool("docker-29/dockerd", "docker-29/runc", "docker-28/usr/sbin/dockerd"),
         "docker29: tests/setup/docker.sh builds it",
     ),
+    "npapi": (lambda: has_tool("bin/npapi.test"), "npapi: tests/setup/npapi.sh builds it"),
     "nerdctl": (lambda: has_tool("bin/nerdctl", "bin/containerd/containerd"), "nerdctl: tests/setup/lab.sh builds it"),
     "registries": (
         lambda: (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.lab.images import make_agnhost, make_busybox, make_coredns, make_product
+from tests.lab.images import make_agnhost, make_busybox, make_conformance, make_coredns, make_product
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,11 @@ def coredns_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def agnhost_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_agnhost(tmp_path_factory.mktemp("agnhost"))
+
+
+@pytest.fixture(scope="session")
+def conformance_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_conformance(tmp_path_factory.mktemp("conformance"))
 
 
 @pytest.fixture(scope="session")

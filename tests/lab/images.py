@@ -18,6 +18,7 @@ from tests.lab.host import BIN, run
 BUSYBOX = "localhost/lab/busybox:1"
 COREDNS = "localhost/lab/coredns:1"
 AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.56"  # as test/utils/image/manifest.go of Kubernetes names it
+CONFORMANCE = "registry.k8s.io/e2e-test-images/agnhost:2.45"  # as the network policy API's tests name it
 ARCHIVE = ROOT / "build" / "image" / "archive.py"
 
 
@@ -41,8 +42,13 @@ def make_agnhost(directory: Path) -> Path:
     return _make(directory, AGNHOST, ["/agnhost", "pause"], BIN / "agnhost")
 
 
-def _make(directory: Path, name: str, command: Sequence[str], *programs: Path) -> Path:
-    """Busybox, and programs in the root directory."""
+def make_conformance(directory: Path) -> Path:
+    """The same program; its pods begin it by a bash."""
+    return _make(directory, CONFORMANCE, ["/agnhost", "pause"], BIN / "agnhost", bash=True)
+
+
+def _make(directory: Path, name: str, command: Sequence[str], *programs: Path, bash: bool = False) -> Path:
+    """Busybox, and programs in the root directory. ``bash``: its shell under that name, too."""
     short = name.rpartition("/")[2].partition(":")[0]
     tree, out = directory / short, directory / f"{short}.tar"
     for part in ("bin", "etc", "tmp", "www"):
@@ -53,6 +59,9 @@ def _make(directory: Path, name: str, command: Sequence[str], *programs: Path) -
         if applet != "busybox":
             (tree / "bin" / applet).symlink_to("busybox")
     (tree / "etc" / "passwd").write_text("root:x:0:0:root:/:/bin/sh\n")
+    if bash:
+        (tree / "bin" / "bash").write_text('#!/bin/sh\nexec /bin/sh "$@"\n')
+        (tree / "bin" / "bash").chmod(0o755)
     for program in programs:
         shutil.copy2(program, tree)
     run(sys.executable, ARCHIVE, out, "--name", name, "--tree", tree, "--env", "PATH=/bin", "--command", *command)

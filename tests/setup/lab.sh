@@ -35,6 +35,7 @@ if [ "${1:-}" = --check ]; then
   tests/setup/nerdctl.sh --check
   tests/setup/calico.sh --check
   tests/setup/flannel.sh --check
+  tests/setup/npapi.sh --check
   built "$BIN/coredns" "$COREDNS"
   [ -z "$(missing)" ]
   exit
@@ -46,6 +47,7 @@ for layer in lower plugins; do "build/image/$layer.sh" "$(dpkg --print-architect
 tests/setup/nerdctl.sh
 tests/setup/calico.sh
 tests/setup/flannel.sh
+tests/setup/npapi.sh
 mkdir -p "$LAB_CACHE"
 exec 9>"$LAB_CACHE/build-containerd.lock"
 flock 9
