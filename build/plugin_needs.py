@@ -38,13 +38,16 @@ def select_unneeded(contents: Path, launchers: list[Path]) -> list[str]:
     return [*_unneeded_modules(contents, needed), *_unneeded_packages(contents, packages)]
 
 
-def find_needs(launchers: list[Path]) -> tuple[set[str], set[str]]:
-    """(modules of the project, names of other top-level packages) that a program may import."""
+def find_needs(launchers: list[Path], *, as_written: bool = False) -> tuple[set[str], set[str]]:
+    """(modules of the project, names of other top-level packages) that a program may import.
+
+    ``as_written``: it runs from the sources, in which imports for annotations alone are still there.
+    """
     modules = set(_BUILT_IN).union(*map(_own_names, launchers))
     others: set[str] = set()
     todo = [*launchers, *(path for name in _BUILT_IN if (path := _source(name)))]
     while todo:
-        for name in _imports(todo.pop()):
+        for name in _imports(todo.pop(), as_written=as_written):
             parts = name.split(".")
             if parts[0] != PROJECT:
                 others.add(parts[0])
@@ -66,9 +69,10 @@ def _own_names(path: Path) -> Iterator[str]:
         yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def _imports(path: Path) -> Iterator[str]:
+def _imports(path: Path, *, as_written: bool) -> Iterator[str]:
     tree = ast.parse(path.read_bytes())
-    drop_types(tree)
+    if not as_written:
+        drop_types(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

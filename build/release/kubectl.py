@@ -18,7 +18,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from plugin_needs import select_unneeded
+from plugin_needs import find_needs, select_unneeded
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROJECT = "cni_calico"
@@ -110,13 +110,21 @@ def _application(documents: Path) -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", _MAIN.encode()
     for page in ("LICENSE", "NOTICE"):
         yield page, (documents / page).read_bytes()
+    needed, _ = find_needs(list_sources(), as_written=True)
     trees = [ROOT / PROJECT, *map(_installed, LIBRARIES)]
     for tree in trees:
         files = [tree] if tree.is_file() else sorted(path for path in tree.rglob("*") if path.is_file())
         for path in files:
             relative = path.relative_to(tree.parent)
+            if tree.name == PROJECT and path.suffix == ".py" and _module(relative) not in needed:
+                continue
             if not any(part.match(pattern) for part in (path, *path.parents) for pattern in _LEFT_OUT):
                 yield str(relative), path.read_bytes()
+
+
+def _module(path: Path) -> str:
+    """The name by which it is imported."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
 
 
 def _installed(name: str) -> Path:
