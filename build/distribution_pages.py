@@ -31,7 +31,7 @@ _CHARTS = (
 # where the images of a release in a directory went into a registry of one's own
 _REGISTRY = [f"{part}.registry=REGISTRY/cni-calico" for part in ("node", "cni", "kubeControllers")]
 _ARCHIVE = f"cni-calico-{__version__}-images-amd64.tar"
-_CHECK = "calicoctl cluster status --wait\ncalicoctl cluster check"
+_CHECK = "calicoctl cluster status --wait --timeout 300\ncalicoctl cluster check"
 _CALICOCTL = "kubectl-calico_{version}_linux_amd64.tar.gz"
 _UNPACK = """\
 mkdir -p calicoctl && tar -xzf {archive} -C calicoctl
