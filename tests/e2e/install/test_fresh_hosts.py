@@ -179,7 +179,9 @@ def by_the_page(host: Machine, commands: str, *, check: bool = True) -> subproce
 
 @pytest.mark.parametrize("fresh_machine", ["bookworm"], indirect=True)
 def test_podman_by_its_page(fresh_machine: Machine, built_release: Path, whole_release: Path) -> None:
-    """What somebody does who knows nothing but docs/podman.md; then two containers ping, and everything goes again."""
+    """What somebody does who knows nothing but docs/podman.md; then two containers ping, and everything goes again.
+    Then what docs/hosts.md says.
+    """
     host = fresh_machine
     give(host, built_release, whole_release)
     # podman makes no overlay on an overlay; this process may not raise its limits, as crun does, nor make cgroups
@@ -222,3 +224,10 @@ def test_podman_by_its_page(fresh_machine: Machine, built_release: Path, whole_r
     host.run("podman", "rm", "-f", "-t", "0", "one", "two")
     host.run("sh", "-c", uninstall)
     assert {line for line in files_of(host) ^ before if not PODMANS.search(line)} == set()
+
+    # the other page's way to the same, with a signature of one's own
+    _, signed, *_ = blocks("hosts.md", "From a release")
+    done = by_the_page(host, signed)
+    assert "nobody vouches" not in done.stderr and "This host is set up.\n" in done.stdout, done
+    assert " calico " in host.run("podman", "network", "ls").stdout
+    host.run("sh", "-c", uninstall)
