@@ -777,6 +777,7 @@ class A:
 # methods that a library calls
 CALLED_BY_LIBRARIES = {
     "CommandParser._check_value": "argparse's ArgumentParser",
+    "AllowedNetworks._from_iterable": "collections.abc's Set",
     **{
         f"WorkloadConnection.{name}": "asyncio's Protocol"
         for name in ("connection_made", "connection_lost", "data_received", "pause_writing", "resume_writing")

@@ -47,7 +47,7 @@ def before(directory: Path) -> None:
         (directory / "went").write_text(json.dumps(kept))
         os.sync()
         Path("/proc/sysrq-trigger").write_text("b")
-        time.sleep(60)
+        threading.Event().wait(60)
 
 
 @contextmanager

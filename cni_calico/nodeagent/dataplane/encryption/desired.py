@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
+from typing import TypeVar
 
 from cni_calico.ipam.pools import pool_of
 from cni_calico.model.host import HostInterface
@@ -31,6 +32,7 @@ from cni_calico.nodeagent.dataplane.encryption.families import of_family
 from cni_calico.nodeagent.dataplane.encryption.guard import mandatory_networks
 from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot
 
+SetElement = TypeVar("SetElement")
 _MTU_MIN = {4: MTU_MIN, 6: 1280}
 HOSTS_TOO = "wireguardHostEncryptionEnabled is not supported: what hosts send one another is not encrypted, pods are"
 _MARK_BIT = 5  # the sixth of the mask, as upstream
@@ -67,8 +69,8 @@ class AllowedNetworks(Set[Network]):
         self._peer = peer
 
     @classmethod
-    def _from_iterable(cls, networks: Iterable[Network]) -> frozenset[Network]:  # type: ignore[override]
-        return frozenset(networks)
+    def _from_iterable(cls, it: Iterable[SetElement]) -> frozenset[SetElement]:
+        return frozenset(it)
 
     def __iter__(self) -> Iterator[Network]:
         yield from self._peer.networks
