@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -96,14 +96,17 @@ COMMIT
 
 
 def path_of(
-    documents: dict[Any, Any], owners: dict[Any, WantedEndpoint], strangers: dict[Any, str] | None = None
+    documents: dict[Any, Any],
+    owners: dict[Any, WantedEndpoint],
+    strangers: dict[Any, str] | None = None,
+    kind: type[HostPath] = HostPath,
 ) -> HostPath:
     """``owners``: the workload that has an address; ``strangers``: interfaces without an endpoint; all others are
     behind the uplink.
     """
     strangers = strangers or {}
     addresses = {packet[end] for packet in PACKETS for end in ("source", "destination")} | {*POD.values()}
-    return HostPath(
+    return kind(
         Naive(documents),
         NODE,
         {UPLINK: frozenset(OWN.values())},
@@ -180,10 +183,12 @@ def _translate_without_nftables(host: Namespace, tmp_path: Path) -> None:
 
 
 @contextmanager
-def open_hosts(tmp_path: Path, *, legacy: bool = False, has_nftables: bool = True) -> Iterator[HostWire]:
+def open_hosts(
+    tmp_path: Path, *, legacy: bool = False, has_nftables: bool = True, filtering: FilterSettings = SETTINGS
+) -> Iterator[HostWire]:
     """``has_nftables``: this kernel; without it, it has to have ``tc``'s matchall and skbedit."""
     with ExitStack() as stack:
-        wire = stack.enter_context(open_wire(SETTINGS, legacy=legacy))
+        wire = stack.enter_context(open_wire(filtering, legacy=legacy))
         for version, address in OWN.items():
             wire.host.do("addr", "add", f"{address}/{32 if version == 4 else 128}", "dev", UPLINK, "nodad")
         (_translate if has_nftables else _translate_without_nftables)(wire.host, tmp_path)
@@ -206,14 +211,20 @@ def legacy_hosts(tmp_path: Path) -> Iterator[HostWire]:
 
 
 _ALWAYS = ("HostEndpoint", "GlobalNetworkPolicy")
-_clusters = st.fixed_dictionaries(
+host_clusters = st.fixed_dictionaries(
     {key: documents_for(key) for key in keys() if key[0] in _ALWAYS},
     optional={key: documents_for(key) for key in keys() if key[0] not in _ALWAYS},
 )
 FROM_HOST = [packet for packet in PACKETS + INVALID if packet["source"] in OWN.values() and packet["protocol"] != 58]
 
 
-def _judge(hosts: HostWire, documents: dict[Any, Any]) -> None:
+Asked = Callable[[HostPath, dict[str, Any]], None]
+"""Told of each packet that is sent, once its path has been worked out."""
+
+
+def judge(
+    hosts: HostWire, documents: dict[Any, Any], kind: type[HostPath] = HostPath, asked: Asked | None = None
+) -> None:
     graph, wire = graph_of(documents), hosts.wire
     graph.flush()
     wanted = graph.wanted()
@@ -224,12 +235,16 @@ def _judge(hosts: HostWire, documents: dict[Any, Any]) -> None:
     strangers = strangers_among(wanted.endpoints.values(), {*owners, *OWN.values(), *POD.values()})
     routes = {address: endpoint.interface for address, endpoint in owners.items()} | strangers
     wire.route(routes, without=OWN.values())
-    path, tried, expected = path_of(documents, owners, strangers), [], []
+    path, tried, expected = path_of(documents, owners, strangers, kind), [], []
+    note = asked or (lambda path, packet: None)
     for packet in TRIED + INVALID:
         incoming = path.routes[packet["source"]]
-        outgoing, passes = path.passes_in(packet)
-        if packet["source"] in OWN.values() or incoming == outgoing:
+        if packet["source"] in OWN.values():
             continue
+        outgoing, passes = path.passes_in(packet)
+        if incoming == outgoing:
+            continue
+        note(path, packet)
         tried.append((incoming, outgoing, packet))
         expected.append(passes)
     hosts.reached()
@@ -246,6 +261,7 @@ def _judge(hosts: HostWire, documents: dict[Any, Any]) -> None:
     seen = wire.seen()
     for number, packet in numbers.items():
         outgoing, passes = path.passes_out(packet)
+        note(path, packet)
         if (number in seen[outgoing]) is not passes:
             wrong.append(("the host", outgoing, packet, f"arrived: {not passes}"))
     assert wrong == [], [
@@ -262,7 +278,7 @@ def check_hosts(hosts: HostWire, states: int = 50) -> None:
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],  # a smaller example takes minutes to find
     )
-    limits(given(documents=_clusters)(_judge))(hosts)
+    limits(given(documents=host_clusters)(lambda documents: judge(hosts, documents)))()
 
 
 def test_verdicts_about_hosts(hosts: HostWire) -> None:

@@ -358,6 +358,5 @@ def test_random_faults(tmp_path: Path, seed: int) -> None:
             node.random.choice(FAULTS)(node, node.random.choice((0, 5, 100)))
             if turn % 10 == 9:
                 node.check()
-        node.stop_recorder(10_000)  # as fast as it can be sent: beyond what is recorded of denied packets in a second
+        node.stop_recorder(10_000)  # as fast as they can be sent; with most processors that is more than is recorded
         node.check()
-        assert node.lost()["nflog-denied"] > 0
