@@ -479,11 +479,13 @@ LAZY = {
     "nodeagent.dataplane.desired": HEAVY,
     "nodeagent.dataplane.later": HEAVY,  # for everybody, but only once policies are in force
     "nodeagent.dataplane.loop": BACKEND,
+    "nodeagent.dataplane.moving": HEAVY,
     "nodeagent.dataplane.parts.encryption": HEAVY,
     "nodeagent.dataplane.parts.guard": HEAVY,
     "nodeagent.felix": BACKEND,
     "nodeagent.keepers.host_status": BACKEND,
     "nodeagent.keepers.owed": HEAVY,
+    "nodeagent.migration.keeper": HEAVY,
     "nodeagent.parts": HEAVY,
     "nodeagent.policing.enforce.filters": HEAVY,
     "nodeagent.policing.report.dispute_events": BACKEND,

@@ -6,6 +6,7 @@ Handles of virtual machines are upstream's; the others are named alike.
 
 from __future__ import annotations
 
+from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -65,8 +66,6 @@ def limit_length(prefix: str, own: str, longest: int) -> str:
     length = len(prefix) + len(own)
     if length < longest or (length == longest and not own.startswith(_SHORTENED)):
         return prefix + own
-    from binascii import b2a_base64  # hardly any name is that long
-
     digest = b2a_base64(sha256(own.encode()).digest(), newline=False).decode().rstrip("=").translate(_URL_SAFE)
     return prefix + _SHORTENED + digest[: max(1, longest - len(prefix) - 1)]
 
