@@ -1,8 +1,8 @@
 """PURE: when the data plane's next pass is due, and how long it rests before; the clocks are given.
 
 Rule: a full resync comes in an interval whatever happens; a pass that failed is tried again soon at first and then less
-often, and what one has left for later is looked at after PENDING_S. A change that comes alone does not wait; passes that
-follow one another leave the processors to the pods that come and go.
+often, and what one has left for later is looked at after PENDING_S. A change that comes alone does not wait; passes
+that follow one another leave the processors to the pods that come and go.
 """
 
 from __future__ import annotations
