@@ -89,6 +89,7 @@ class Arrivals:
         self._described = 0, 0.0  # how many strange messages; when others may be
         self.totals = Counter[str]()  # the same, of each source
         self.numbers = Counter[int]()  # reports of each rule that were read, also those that are not recorded
+        self.came = 1  # reports and ends since whoever takes them began to count
         self._second, self._seen = 0, Counter[str]()
         self._shares = {source: SharedSecond(_MOST[source]) for source in (ALLOWED, DENIED)}
         self._held_back: set[str] = set()  # what had more reports than may be taken in this second
@@ -164,6 +165,7 @@ class Arrivals:
                 found = [one for one in found if share.may_have(one[1])]
             decisions += found
         ended = [] if self._ends is None else self._ends.take(AT_ONCE)
+        self.came += len(decisions) + len(ended)
         return decisions, ended, more or len(ended) >= AT_ONCE
 
     def _placed(self, reports: Sequence[ReportedDecision], *, allowed: bool) -> list[tuple[bool, bytes, int]]:

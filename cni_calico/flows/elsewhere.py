@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cni_calico.flows.export.wanted import EndPath, ExportedEnd
 from cni_calico.flows.names import EndName, FollowedFile
 from cni_calico.flows.network_sets import NetworkSets
-from cni_calico.flows.services import Services
+from cni_calico.flows.services import NamedServices
 
 ELSEWHERE = "flow-ends-elsewhere"
 
@@ -59,7 +59,7 @@ class EndsElsewhere:
 
     def __init__(self, run_dir: str) -> None:
         self._file = FollowedFile(f"{run_dir}/{ELSEWHERE}")
-        self.network_sets, self.services = NetworkSets(run_dir), Services(run_dir)
+        self.network_sets, self.services = NetworkSets(run_dir), NamedServices(run_dir)
         self._ends: dict[str, EndElsewhere] = {}
         self._at: dict[bytes, dict[str, None]] = {}  # who says that it is theirs, the last one last
         self._exported: dict[EndPath, ExportedEnd] = {}

@@ -80,7 +80,7 @@ class Recorder:
         """``agent_fd``: where the agent tells which rules are in force; None: nothing is judged. ``allowed``: also what
         is let through, not only what is denied.
         """
-        self._now, self._clock, self._clock_steps, self._next_touch = now, clock, ClockSteps(now, clock), 0.0
+        self._now, self._clock_steps, self._next_touch = now, ClockSteps(now, clock), 0.0
         self._run_dir, self._log = run_dir, log
         self._exporter: Exporter | None = None
         directory = f"{state_dir}/{DIRECTORY}"
@@ -111,7 +111,6 @@ class Recorder:
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
                 self._server.wake_for(descriptor)
             self._opened = opened.pop_all()
-        self._came = 1  # reports, and ends, of the last step
         self._live.note_all_read(self._micros())
         self._note_absence()
         if allowed:
@@ -128,16 +127,16 @@ class Recorder:
         """Wait a moment, serving readers; then take in what has arrived. A moment lets reports gather, a longer one
         while there is room for all that may come; where nothing has arrived lately, until something does.
         """
-        if not self._came:
+        if not self._arrivals.came:
             self._server.wait_for_anything(_IDLE_S)
-        calm = _CALM_S if self._came < _CALM and len(self._live) < _FEW else _SLEEP_S
+        calm = _CALM_S if self._arrivals.came < _CALM and len(self._live) < _FEW else _SLEEP_S
         self._server.wait(_FOLLOWED_S if self._server.followed else calm)
         self._names.look()
         if self._elsewhere.look():
             self._names.look_elsewhere_again()
         self._judged.receive()
         new: dict[int, None] = {}
-        self._came = 0
+        self._arrivals.came = 0
         if set_by_s := self._clock_steps.take():
             self._log.info(f"the clock was set by {set_by_s:+.0f} s")
             self._live.note_step(self._micros())
@@ -174,7 +173,6 @@ class Recorder:
         what those who follow are told: a connection, and once more if its other side denies it later.
         """
         decisions, ended, more = self._arrivals.take()
-        self._came += len(decisions) + len(ended)
         now, live, ring = self._micros(), self._live, self._ring
         check, followed = self._judged.check, self._server.followed
         for allowed, key, number, also in in_pairs(decisions):
@@ -204,7 +202,7 @@ class Recorder:
 
         judged, names = self._judged, self._names
         find = self._deciders.get, names.get, judged.passed_by, names.is_here, self._elsewhere.find
-        rest = judged.staged.pending, self._elsewhere.network_sets.find, self._log, self._now, self._clock
+        rest = judged.staged.pending, self._elsewhere.network_sets.find, self._log, self._now, self._clock_steps.clock
         services = self._elsewhere.services.find
         self._exporter = Exporter(self._run_dir, lambda: self._ring.oldest, *find, *rest, service_of=services)
         self._records.also = self._exporter.note

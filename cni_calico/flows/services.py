@@ -18,7 +18,7 @@ from cni_calico.flows.records import FlowRecord
 SERVICES = "flow-services"
 _MOST = 50_000  # addresses and ports
 ServicePath = tuple[str, str]  # namespace and name
-_Place = tuple[bytes, int, int]  # address, b"" for a node's; protocol; port
+_ServicePlace = tuple[bytes, int, int]  # address, b"" for a node's; protocol; port
 
 
 class ServiceName(NamedTuple):
@@ -72,7 +72,7 @@ def parse_line(line: bytes) -> tuple[ServicePath, ServiceLine | None]:
         raise ValueError(f"it is not the agent's line: {e}") from e
 
 
-class Services:
+class NamedServices:
     """``look`` often; then ``find``."""
 
     def __init__(self, run_dir: str) -> None:
@@ -81,7 +81,7 @@ class Services:
 
     def _forget(self) -> None:
         self._known: dict[ServicePath, ServiceLine] = {}
-        self._at: dict[_Place, dict[ServicePath, ServicePort]] = {}
+        self._at: dict[_ServicePlace, dict[ServicePath, ServicePort]] = {}
 
     def __len__(self) -> int:
         return len(self._known)
@@ -128,7 +128,7 @@ class Services:
                     self._at.setdefault(place, {})[path] = port
 
 
-def _places(found: ServiceLine | None) -> Iterable[tuple[_Place, ServicePort]]:
+def _places(found: ServiceLine | None) -> Iterable[tuple[_ServicePlace, ServicePort]]:
     if found is None:
         return
     for port in found.ports:

@@ -24,17 +24,17 @@ from cni_calico.ipam.block import addresses_of, next_write, ordinal_of
 from cni_calico.ipam.ledger import Ledger
 from cni_calico.ipam.release import leave_emptied
 from cni_calico.model.keys import BlockKey, HandleKey
-from cni_calico.model.lasting import Owners, is_pod, owners_of, with_owners
+from cni_calico.model.lasting import AddressOwners, is_pod, owners_of, with_owners
 from cni_calico.model.resources import Address, Block, Handle, Network
 from cni_calico.model.timestamps import stamped
 
 ATTEMPTS = 8
-Change = Callable[[Address, Owners], Owners]
-MayTake = Callable[[Owners], None]
+OwnersChange = Callable[[Address, AddressOwners], AddressOwners]
+MayTake = Callable[[AddressOwners], None]
 Fits = Callable[[Address], bool]
 
 
-def _anyone(owners: Owners) -> None:
+def _anyone(owners: AddressOwners) -> None:
     """Whoever asks may have the address."""
 
 
@@ -50,7 +50,7 @@ class LastingAddresses:
     def __init__(self, store: Datastore, make: Callable[[Datastore], Allocator] = Allocator) -> None:
         self._allocator = make(store)
 
-    def owners(self, handle_id: str, deadline: Deadline) -> dict[Address, Owners]:
+    def owners(self, handle_id: str, deadline: Deadline) -> dict[Address, AddressOwners]:
         """Who has each address of a handle. Raises DatastoreError."""
         ledger = self._allocator.ledger(deadline)
         return {
@@ -115,11 +115,11 @@ class LastingAddresses:
             error.details = f"{error.details}; {text}" if error.details else text
 
     def _release_unfit(self, handle_id: str, fits: Fits, may_take: MayTake, deadline: Deadline) -> None:
-        def change(address: Address, owners: Owners) -> Owners:
+        def change(address: Address, owners: AddressOwners) -> AddressOwners:
             if fits(address):
                 return owners
             may_take(owners)
-            return Owners()
+            return AddressOwners()
 
         if not all(fits(address) for address in self.owners(handle_id, deadline)):
             self._change(handle_id, change, deadline, release=lambda address: not fits(address))
@@ -137,8 +137,8 @@ class LastingAddresses:
         """Release what this request has just taken, unless somebody uses it already."""
         ours, taken = dict(request.attributes), {item.address for item in fresh}
 
-        def change(address: Address, owners: Owners) -> Owners:
-            return Owners() if address in taken and _is_owner(owners.active, ours) else owners
+        def change(address: Address, owners: AddressOwners) -> AddressOwners:
+            return AddressOwners() if address in taken and _is_owner(owners.active, ours) else owners
 
         self._change(request.handle_id, change, deadline, release=lambda address: address in taken)
 
@@ -149,12 +149,12 @@ class LastingAddresses:
         wanted = {item.address for item in assigned}
         mine = stamped(request.attributes, self._allocator.clock())
 
-        def change(address: Address, owners: Owners) -> Owners:
+        def change(address: Address, owners: AddressOwners) -> AddressOwners:
             if address not in wanted or _is_owner(owners.active, request.attributes):
                 return owners
             may_take(owners)
             alternate = owners.alternate
-            return Owners(mine, {} if _is_owner(alternate, request.attributes) else alternate)
+            return AddressOwners(mine, {} if _is_owner(alternate, request.attributes) else alternate)
 
         families = {address.version for address in wanted}
         # a withdrawal that was overtaken has left a second one: it goes, unless somebody has it
@@ -169,10 +169,10 @@ class LastingAddresses:
         """
         mine = stamped(owner, self._allocator.clock())
 
-        def change(address: Address, owners: Owners) -> Owners:
+        def change(address: Address, owners: AddressOwners) -> AddressOwners:
             if _is_owner(owners.active, owner) or _is_owner(owners.alternate, owner):
                 return owners
-            return Owners(owners.active, mine)
+            return AddressOwners(owners.active, mine)
 
         there = self._change(handle_id, change, deadline)
         found = [Assigned(address, cidr, held=True) for address, (cidr, _) in there.items()]
@@ -183,10 +183,10 @@ class LastingAddresses:
         False if it is no owner.
         """
 
-        def change(address: Address, owners: Owners) -> Owners:
+        def change(address: Address, owners: AddressOwners) -> AddressOwners:
             if is_pod(owners.active, namespace, pod) or not is_pod(owners.alternate, namespace, pod):
                 return owners
-            return Owners(owners.alternate, owners.active)
+            return AddressOwners(owners.alternate, owners.active)
 
         there = self._change(handle_id, change, deadline)
         return bool(there) and all(is_pod(owners.active, namespace, pod) for _, owners in there.values())
@@ -198,23 +198,23 @@ class LastingAddresses:
         are released. Returns whether the handle is gone.
         """
 
-        def change(address: Address, owners: Owners) -> Owners:
+        def change(address: Address, owners: AddressOwners) -> AddressOwners:
             return owners.without(namespace, pod)
 
         return not self._change(handle_id, change, deadline, release=lambda address: is_over)
 
     def release(
-        self, handle_id: str, address: Address, is_expected: Callable[[Owners], bool], deadline: Deadline
+        self, handle_id: str, address: Address, is_expected: Callable[[AddressOwners], bool], deadline: Deadline
     ) -> bool:
         """Release an address if its owners are those that are expected; whether it is released."""
         taken_out = False
 
-        def change(other: Address, owners: Owners) -> Owners:
+        def change(other: Address, owners: AddressOwners) -> AddressOwners:
             nonlocal taken_out
             if other != address or (owners and not is_expected(owners)):
                 return owners
             taken_out = True
-            return Owners()
+            return AddressOwners()
 
         there = self._change(handle_id, change, deadline, release=lambda other: other == address)
         return taken_out and address not in there
@@ -222,8 +222,8 @@ class LastingAddresses:
     def undo(self, handle_id: str, owner: Mapping[str, str], is_fresh: Callable[[Address], bool]) -> None:
         """After a failed request: release what it had taken for the first time, and take its name out of the rest."""
 
-        def change(address: Address, owners: Owners) -> Owners:
-            return Owners(
+        def change(address: Address, owners: AddressOwners) -> AddressOwners:
+            return AddressOwners(
                 {} if _is_owner(owners.active, owner) else owners.active,
                 {} if _is_owner(owners.alternate, owner) else owners.alternate,
             )
@@ -235,16 +235,16 @@ class LastingAddresses:
     def _change(
         self,
         handle_id: str,
-        change: Change,
+        change: OwnersChange,
         deadline: Deadline,
         *,
         release: Callable[[Address], bool] = lambda address: False,
-    ) -> dict[Address, tuple[Network, Owners]]:
+    ) -> dict[Address, tuple[Network, AddressOwners]]:
         """Write the changed owners of everything that the handle holds, block by block; what ``release`` names, and
         has no owner after the change, is released with the same write. Returns what is there afterwards.
         """
         ledger = self._allocator.ledger(deadline)
-        done: dict[Address, tuple[Network, Owners]] = {}
+        done: dict[Address, tuple[Network, AddressOwners]] = {}
         handle = ledger.handle(handle_id)
         cidrs = () if handle is None else tuple(handle.blocks)
         ledger.load_blocks(cidrs)
@@ -254,8 +254,8 @@ class LastingAddresses:
         return done
 
     def _change_block(
-        self, ledger: Ledger, cidr: Network, handle_id: str, change: Change, release: Callable[[Address], bool]
-    ) -> dict[Address, tuple[Network, Owners]]:
+        self, ledger: Ledger, cidr: Network, handle_id: str, change: OwnersChange, release: Callable[[Address], bool]
+    ) -> dict[Address, tuple[Network, AddressOwners]]:
         is_releasing = False  # from the first attempt on: without transactions it may have been carried out in part
         while True:
             block = ledger.block(cidr)
@@ -307,9 +307,9 @@ def _is_surplus(wanted: AbstractSet[Address], families: AbstractSet[int], addres
     return address not in wanted and address.version in families
 
 
-def _owners(block: Block | None, address: Address) -> Owners:
+def _owners(block: Block | None, address: Address) -> AddressOwners:
     index = None if block is None else block.allocations[ordinal_of(block.cidr, address)]
-    return Owners() if block is None or index is None else owners_of(block.attributes[index])
+    return AddressOwners() if block is None or index is None else owners_of(block.attributes[index])
 
 
 def _is_owner(there: Mapping[str, str], owner: Mapping[str, str]) -> bool:
@@ -317,7 +317,7 @@ def _is_owner(there: Mapping[str, str], owner: Mapping[str, str]) -> bool:
     return {name: text for name, text in there.items() if name != "timestamp"} == dict(owner)
 
 
-def replace_owners(block: Block, owners: Mapping[Address, Owners]) -> Block:
+def replace_owners(block: Block, owners: Mapping[Address, AddressOwners]) -> Block:
     """PURE: the block with other owners of these addresses. Addresses that shared an entry with one of them keep it."""
     attributes, allocations = list(block.attributes), list(block.allocations)
     for address, wanted in owners.items():

@@ -23,7 +23,7 @@ _URL_SAFE = str.maketrans("+/", "-_")
 _NOTHING: Mapping[str, str] = {}
 
 
-class Kind(StrEnum):
+class LastingKind(StrEnum):
     """The middle part of the handle."""
 
     MACHINE = "vmi"
@@ -37,7 +37,7 @@ class Identity:
     what an allocation says of it beside node and pod.
     """
 
-    kind: Kind
+    kind: LastingKind
     network: str
     namespace: str
     name: str
@@ -52,9 +52,9 @@ class Identity:
 
     def __str__(self) -> str:
         what = {
-            Kind.MACHINE: "virtual machine",
-            Kind.STATEFUL: "pod of the StatefulSet",
-            Kind.NAMED: "identity",
+            LastingKind.MACHINE: "virtual machine",
+            LastingKind.STATEFUL: "pod of the StatefulSet",
+            LastingKind.NAMED: "identity",
         }[self.kind]
         return f"{what} {self.namespace}/{self.name}"
 
@@ -71,28 +71,28 @@ def limit_length(prefix: str, own: str, longest: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptHandle:
     """Whom an allocation is kept for, as far as it says that; ``name`` "" if it does not."""
 
-    kind: Kind
+    kind: LastingKind
     namespace: str
     name: str
 
 
-def parse_kept(handle_id: str, said: Mapping[str, str]) -> Kept | None:
+def parse_kept(handle_id: str, said: Mapping[str, str]) -> KeptHandle | None:
     """Whom the allocation under this handle, with these attributes of any of its owners, is kept for; None if its
     handle is an ordinary one. Names of networks may have dots, those of namespaces have none; of a shortened handle
     only the attributes say what it is.
     """
-    for kind in Kind:
+    for kind in LastingKind:
         before, mark, own = handle_id.partition(f".{kind}.")
         if not (before and mark):
             continue
         namespace, _, name = own.partition(".")
         if own.startswith(_SHORTENED) or not name:
-            called = said.get(VMI_NAME) if kind is Kind.MACHINE else said.get(IDENTITY)
-            return Kept(kind, said.get("namespace", ""), called or "")
-        return Kept(kind, namespace, name)
+            called = said.get(VMI_NAME) if kind is LastingKind.MACHINE else said.get(IDENTITY)
+            return KeptHandle(kind, said.get("namespace", ""), called or "")
+        return KeptHandle(kind, namespace, name)
     return None
 
 
@@ -102,7 +102,7 @@ ALTERNATE = "alternateOwnerAttrs"
 
 
 @dataclass(frozen=True, slots=True)
-class Owners:
+class AddressOwners:
     """Who has an address: the pod to which it is routed, and during a live migration the pod to which the machine
     comes. Either may be empty: then there is none.
     """
@@ -118,8 +118,8 @@ class Owners:
         """What either says; the active one first."""
         return {**self.alternate, **self.active}
 
-    def without(self, namespace: str, pod: str) -> Owners:
-        return Owners(
+    def without(self, namespace: str, pod: str) -> AddressOwners:
+        return AddressOwners(
             _NOTHING if is_pod(self.active, namespace, pod) else self.active,
             _NOTHING if is_pod(self.alternate, namespace, pod) else self.alternate,
         )
@@ -133,12 +133,12 @@ def is_pod(owner: Mapping[str, str], namespace: str, pod: str) -> bool:
     return bool(pod) and owner.get("pod") == pod and owner.get("namespace") == namespace
 
 
-def owners_of(attribute: Attribute) -> Owners:
+def owners_of(attribute: Attribute) -> AddressOwners:
     alternate = attribute.extra.get(ALTERNATE)
-    return Owners(attribute.secondary, alternate if isinstance(alternate, Mapping) else _NOTHING)
+    return AddressOwners(attribute.secondary, alternate if isinstance(alternate, Mapping) else _NOTHING)
 
 
-def with_owners(attribute: Attribute, owners: Owners) -> Attribute:
+def with_owners(attribute: Attribute, owners: AddressOwners) -> Attribute:
     """An owner that is not there is absent from the document, too."""
     extra = {name: value for name, value in attribute.extra.items() if name != ALTERNATE}
     if owners.alternate:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.log import Log
@@ -18,8 +19,8 @@ keeper._FIRST_PAUSE_S = keeper._LONGEST_PAUSE_S = 0.1  # it is killed on purpose
 
 
 def main(root: str) -> None:
-    def start_thread(work: object) -> None:
-        threading.Thread(target=work, daemon=True).start()  # type: ignore[arg-type]
+    def start_thread(work: Callable[[], object]) -> None:
+        threading.Thread(target=work, daemon=True).start()
 
     log = Log("info", f"{root}/agent.log", stderr=False)
     kept = keeper.RecorderKeeper("n1", f"{root}/run", log, own_command(), os.environ, start_thread, threading.Event())

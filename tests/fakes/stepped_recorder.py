@@ -30,11 +30,13 @@ class Arriving:
     is_behind = False
 
     def __init__(self) -> None:
+        self.came = 1
         self.decisions: list[tuple[bool, bytes, int]] = []
         self.ended: list[TrackedConnection] = []
 
     def take(self) -> tuple[list[tuple[bool, bytes, int]], list[TrackedConnection], bool]:
         taken = self.decisions, self.ended
+        self.came += len(self.decisions) + len(self.ended)
         self.decisions, self.ended = [], []
         return *taken, False
 

@@ -9,15 +9,15 @@ from cni_calico.datastore.kubernetes import kubevirt
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
 from cni_calico.datastore.kubernetes.layout import namespace_path, quote
 from cni_calico.deadline import Deadline
-from cni_calico.model.lasting import Kind
+from cni_calico.model.lasting import LastingKind
 
 
 def why_over(api: KubernetesAPI, kind: str, namespace: str, name: str, deadline: Deadline) -> str:
     """The reason; "" if it may come again. Raises DatastoreError: then that is unknown."""
-    if kind == Kind.MACHINE:
+    if kind == LastingKind.MACHINE:
         over = kubevirt.is_over(api, namespace, name, deadline)
         return f"virtual machine {namespace}/{name} is gone" if over else ""
-    if kind == Kind.STATEFUL:
+    if kind == LastingKind.STATEFUL:
         return _why_stateful_over(api, namespace, name, deadline)
     if api.get(namespace_path(namespace), deadline, f"read namespace {namespace}") is None:
         return f"namespace {namespace} is gone"

@@ -15,25 +15,25 @@ from cni_calico.deadline import Deadline
 
 ROOT = "/apis/kubevirt.io/v1"
 MACHINES, INSTANCES, MIGRATIONS = "virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations"
-Object = Mapping[str, Any]
+KubevirtObject = Mapping[str, Any]
 
 
 def object_path(plural: str, namespace: str, name: str) -> str:
     return f"{ROOT}/namespaces/{quote(namespace, safe='')}/{plural}/{quote(name, safe='')}"
 
 
-def read_machine(api: KubernetesAPI, namespace: str, name: str, deadline: Deadline) -> Object | None:
+def read_machine(api: KubernetesAPI, namespace: str, name: str, deadline: Deadline) -> KubevirtObject | None:
     """A VirtualMachine; None if it does not exist. Raises DatastoreError, DeadlineExceeded."""
     return api.get(object_path(MACHINES, namespace, name), deadline, f"read VirtualMachine {namespace}/{name}")
 
 
-def read_instance(api: KubernetesAPI, namespace: str, name: str, deadline: Deadline) -> Object | None:
+def read_instance(api: KubernetesAPI, namespace: str, name: str, deadline: Deadline) -> KubevirtObject | None:
     """A VirtualMachineInstance; None if it does not exist. Raises DatastoreError, DeadlineExceeded."""
     what = f"read VirtualMachineInstance {namespace}/{name}"
     return api.get(object_path(INSTANCES, namespace, name), deadline, what)
 
 
-def owner_named(obj: Object, kind: str, *, group: str = "kubevirt.io/v1") -> Mapping[str, Any] | None:
+def owner_named(obj: KubevirtObject, kind: str, *, group: str = "kubevirt.io/v1") -> Mapping[str, Any] | None:
     """The reference to an object's owner of this kind; None if it has no such owner."""
     listed = (obj.get("metadata") or {}).get("ownerReferences") or ()
     for reference in listed if isinstance(listed, (list, tuple)) else ():
@@ -42,12 +42,12 @@ def owner_named(obj: Object, kind: str, *, group: str = "kubevirt.io/v1") -> Map
     return None
 
 
-def is_leaving(obj: Object | None) -> bool:
+def is_leaving(obj: KubevirtObject | None) -> bool:
     """Whether an object is gone, or on its way."""
     return obj is None or bool((obj.get("metadata") or {}).get("deletionTimestamp"))
 
 
-def is_machine_over(instance: Object | None, machine: Object | None) -> bool:
+def is_machine_over(instance: KubevirtObject | None, machine: KubevirtObject | None) -> bool:
     """Whether a virtual machine will never run again: ``machine`` is the VirtualMachine that owns its instance, or has
     its name; one that is alone decides for itself.
     """

@@ -46,7 +46,7 @@ from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_
 from cni_calico.ipam.view import stored
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import BlockKey, HandleKey, ResourceKey, ResourceList
-from cni_calico.model.lasting import Owners
+from cni_calico.model.lasting import AddressOwners
 from cni_calico.model.resources import Block, Network
 
 BELIEVED_S = 2.0  # how long a listing of endpoints counts as the present state
@@ -206,7 +206,7 @@ class Reclaimer:
     def _release_kept(self, kept: KeptHolding, deadline: Deadline) -> bool:
         """Only while the block names the owners that were looked for: a new pod takes the address by that alone."""
 
-        def has_same_owners(owners: Owners) -> bool:
+        def has_same_owners(owners: AddressOwners) -> bool:
             return tuple((o.get("node", ""), o.get("pod", "")) for o in (owners.active, owners.alternate)) == (
                 (kept.node, kept.pod),
                 (kept.other_node, kept.other_pod),

@@ -15,13 +15,13 @@ _recvmmsg = ctypes.CDLL(None, use_errno=True).recvmmsg
 _recvmmsg.argtypes = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p
 
 
-class _Place(ctypes.Structure):
+class _DatagramPlace(ctypes.Structure):
     """C's ``struct iovec``."""
 
     _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
 
-class _Header(ctypes.Structure):
+class _DatagramHeader(ctypes.Structure):
     """C's ``struct msghdr``."""
 
     _fields_ = (
@@ -38,7 +38,7 @@ class _Header(ctypes.Structure):
 class _Received(ctypes.Structure):
     """C's ``struct mmsghdr``."""
 
-    _fields_ = (("header", _Header), ("length", ctypes.c_uint))
+    _fields_ = (("header", _DatagramHeader), ("length", ctypes.c_uint))
 
 
 _AT, _BYTES = _Received.length.offset, ctypes.sizeof(_Received)
@@ -53,10 +53,12 @@ class Datagrams:
         self.data = bytearray(count * size)
         self._taken = (ctypes.c_char * len(self.data)).from_buffer(self.data)
         begin = ctypes.addressof(self._taken)
-        self._places = (_Place * count)(*(_Place(begin + i * size, size) for i in range(count)))
+        self._places = (_DatagramPlace * count)(*(_DatagramPlace(begin + i * size, size) for i in range(count)))
         first = ctypes.addressof(self._places)
-        step = ctypes.sizeof(_Place)
-        self._received = (_Received * count)(*(_Received(_Header(None, 0, first + i * step, 1)) for i in range(count)))
+        step = ctypes.sizeof(_DatagramPlace)
+        self._received = (_Received * count)(
+            *(_Received(_DatagramHeader(None, 0, first + i * step, 1)) for i in range(count))
+        )
         self._lengths = memoryview(self._received).cast("B")
 
     def receive(self, descriptor: int, most: int) -> list[int]:

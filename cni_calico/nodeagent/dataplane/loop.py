@@ -46,7 +46,7 @@ from cni_calico.nodeagent.dataplane.masquerade_rules import TABLE
 from cni_calico.nodeagent.dataplane.moving import Moving
 from cni_calico.nodeagent.dataplane.needs import select_unmet
 from cni_calico.nodeagent.dataplane.parts.tunnels import DEVICES
-from cni_calico.nodeagent.dataplane.pass_schedule import PassRest, PassSchedule
+from cni_calico.nodeagent.dataplane.pass_schedule import PassSchedule
 from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.dataplane.routes import decide_writer, makes_routes
 from cni_calico.nodeagent.dataplane.switching import Switching
@@ -62,13 +62,14 @@ FIRST_PASS_S = 0.5  # so long it waits for the first decision about policies, wh
 GROWN_BYTES = 512 << 10  # giving back takes a millisecond, and a full pass comes every 90 s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _EngineView:
     """What the policy engine says now."""
 
     standing: Callable[[], Standing]
     stalled_s: Callable[[], float]
     policies: Callable[[], int]
+    of_kubernetes: tuple[int, int] = 0, 0  # Kubernetes' own policies, and of them those not read
 
 
 class DataplaneLoop:
@@ -97,7 +98,6 @@ class DataplaneLoop:
         self.node = node
         self.numbers = numbers
         self.facts: dict[str, Any] = {}  # what other parts add to the status
-        self._policies = 0, 0  # Kubernetes' own: how many there are, and of them not read
         self._context = context
         self._environ = environ
         self._on_snapshot = on_snapshot
@@ -105,7 +105,7 @@ class DataplaneLoop:
         self._engine = _EngineView(policing, policing_stalled_s, policies)
         self._log: Log = context.log
         self._said = Said(self._log)
-        self._schedule, self._rest = PassSchedule(), PassRest()
+        self._schedule = PassSchedule()
         self._last = Pass()
         self._resident = 0
         self.tunnels: frozenset[str] | None = None  # our tunnel devices that are there or are to be; None: unknown yet
@@ -179,7 +179,7 @@ class DataplaneLoop:
                         self._context.decided.wait(FIRST_PASS_S)
                     used = time.thread_time()
                     self._pass(sources, parts)
-                    stopping.wait(self._rest.pause_s(time.monotonic(), time.thread_time() - used))
+                    stopping.wait(self._schedule.rest.pause_s(time.monotonic(), time.thread_time() - used))
                 self._tell(sources)
         finally:
             sources.stop()
@@ -320,24 +320,24 @@ class DataplaneLoop:
         standing = self._engine.standing()
         # there may be a policy that the engine has not taken in yet: it says so itself within a round
         silent = standing.in_force or not standing.decided or standing.none_exist or standing.upstream_stays
-        count = 0 if silent else self._engine.policies() + self._policies[0]
+        count = 0 if silent else self._engine.policies() + self._engine.of_kubernetes[0]
         if count:
             policies = (
                 f"{count} network policies exist and NOBODY ENFORCES THEM on this node: every workload can "
                 f"be reached by everybody ({standing.failing or standing.why_not})",
             )
-        if self._policies[1]:
+        if self._engine.of_kubernetes[1]:
             from cni_calico.nodeagent.dataplane.policy_count import render_unread
 
-            policies += render_unread(self._policies[1])
+            policies += render_unread(self._engine.of_kubernetes[1])
         self._said.say("policies", policies, "warning")
         self.facts["policies"] = count
         self.numbers.policies = count
 
     def _count_policies(self, count: int, unread: int) -> None:
         """Called, from another thread, with the number of Kubernetes' own policies, and of those that are not read."""
-        if (count, unread) != self._policies:
-            self._policies = count, unread
+        if (count, unread) != self._engine.of_kubernetes:
+            self._engine.of_kubernetes = count, unread
             self.wake()
 
     def _tell(self, sources: Sources) -> None:

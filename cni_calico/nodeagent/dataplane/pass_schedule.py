@@ -23,6 +23,7 @@ class PassSchedule:
     """Times are of one clock that never goes back, in seconds."""
 
     def __init__(self) -> None:
+        self.rest = PassRest()
         self.has_begun = False  # whether there has been a pass
         self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         self._next_full, self._next_retry = 0.0, _NEVER

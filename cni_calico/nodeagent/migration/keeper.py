@@ -30,13 +30,20 @@ from cni_calico.model.host import PROTO_CALICO, HostRoute
 from cni_calico.model.keys import ResourceList
 from cni_calico.model.resources import Address, WorkloadEndpoint
 from cni_calico.nodeagent.context.agent import Context
-from cni_calico.nodeagent.migration.states import Migration, Role, State, next_state, parse_migration, select_role
+from cni_calico.nodeagent.migration.states import (
+    MigrationState,
+    PodMigration,
+    Role,
+    next_state,
+    parse_migration,
+    select_role,
+)
 from cni_calico.nodeagent.view.snapshot import Snapshot
 
 SWAP_S, SWAP_TRIES, SWAP_FIRST_S = 30.0, 5, 0.1
 ROUTE_S = 5.0
 _TROUBLE = "live migrations"
-Place = tuple[str, str]  # namespace and name of a pod
+MovingPod = tuple[str, str]  # namespace and name of a pod
 MakeRoutes = Callable[[WorkloadEndpoint], set[HostRoute]]
 
 
@@ -45,12 +52,12 @@ class _Track:
     """One workload; ``since``: when its state began."""
 
     endpoint: WorkloadEndpoint
-    state: State = State.BASE
+    state: MigrationState = MigrationState.BASE
     since: float = 0.0
     listener: Announcements | None = None
 
 
-def _decode(item: Versioned) -> Migration | None:
+def _decode(item: Versioned) -> PodMigration | None:
     return parse_migration(item.value)
 
 
@@ -63,7 +70,7 @@ class MigrationKeeper:
         self, context: Context, store: KubernetesStore, wake: Callable[[], None], elevated_routes: MakeRoutes
     ) -> None:
         self._context, self._wake, self._elevated_routes = context, wake, elevated_routes
-        self._tracks: dict[Place, _Track] = {}
+        self._tracks: dict[MovingPod, _Track] = {}
         self._lock = threading.Lock()
         self._changed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._migrations: Cache[Any] = Cache(
@@ -75,7 +82,7 @@ class MigrationKeeper:
 
     # -- the data plane's thread --------------------------------------------------------------------------------------
 
-    def use(self, snapshot: Snapshot, wait_s: float) -> Mapping[str, State]:
+    def use(self, snapshot: Snapshot, wait_s: float) -> Mapping[str, MigrationState]:
         """By interface, the state of those workloads that do not simply have an ordinary route. ``wait_s``: how long
         other nodes take to follow.
         """
@@ -92,18 +99,19 @@ class MigrationKeeper:
                 self._close(self._tracks.pop(place))
             for place, endpoint in there.items():
                 self._follow(place, endpoint, select_role(endpoint, under_way), now, wait_s, is_known=is_known)
-            states = {t.endpoint.interface_name: t.state for t in self._tracks.values() if t.state is not State.BASE}
+            moving = [track for track in self._tracks.values() if track.state is not MigrationState.BASE]
+            states = {track.endpoint.interface_name: track.state for track in moving}
         os.eventfd_write(self._changed, 1)
         return states
 
     def _follow(
-        self, place: Place, endpoint: WorkloadEndpoint, role: Role, now: float, wait_s: float, *, is_known: bool
+        self, place: MovingPod, endpoint: WorkloadEndpoint, role: Role, now: float, wait_s: float, *, is_known: bool
     ) -> None:
         track = self._tracks.get(place)
         if track is None:
             track = _Track(endpoint, since=now)
             if role is Role.TARGET and self._is_routed(endpoint):
-                track.state = State.LIVE  # an earlier run has heard it
+                track.state = MigrationState.LIVE  # an earlier run has heard it
             if role is Role.NONE and not is_known:
                 return
             self._tracks[place] = track
@@ -112,7 +120,7 @@ class MigrationKeeper:
         if state is not track.state:
             self._context.log.info(f"pod {'/'.join(place)}: live migration: {track.state} -> {state}")
             track.state, track.since = state, now
-            if state is State.WAIT:
+            if state is MigrationState.WAIT:
                 timer = threading.Timer(wait_s, self._wake)
                 timer.daemon = True
                 timer.start()
@@ -120,10 +128,10 @@ class MigrationKeeper:
         addresses = frozenset(network.network_address for network in endpoint.ip_networks)
         if track.listener is not None and track.listener.addresses != addresses:
             self._close(track)  # the pod had none yet
-        if state is State.TARGET and track.listener is None and addresses:
+        if state is MigrationState.TARGET and track.listener is None and addresses:
             with suppress(CalicoError):  # the interface is not there yet, or no longer: the next pass tries again
                 track.listener = Announcements(endpoint.interface_name, addresses)
-        elif state is not State.TARGET:
+        elif state is not MigrationState.TARGET:
             self._close(track)
 
     def _is_routed(self, endpoint: WorkloadEndpoint) -> bool:
@@ -155,7 +163,7 @@ class MigrationKeeper:
             with self._lock:
                 arrived = [(place, track) for place, track in self._tracks.items() if self._has_arrived(track)]
                 for _, track in arrived:
-                    track.state, track.since = State.LIVE, time.monotonic()
+                    track.state, track.since = MigrationState.LIVE, time.monotonic()
                     self._close(track)
             for place, track in arrived:
                 self._route(place, track.endpoint)
@@ -167,7 +175,7 @@ class MigrationKeeper:
     def _has_arrived(track: _Track) -> bool:
         return track.listener is not None and track.listener.has_arrived()
 
-    def _route(self, place: Place, endpoint: WorkloadEndpoint) -> None:
+    def _route(self, place: MovingPod, endpoint: WorkloadEndpoint) -> None:
         """Make its routes, and remove those by which the agent reached it on the node where it was."""
         deadline, routes = Deadline.after(ROUTE_S), self._elevated_routes(endpoint)
         try:
@@ -188,11 +196,11 @@ class MigrationKeeper:
 
     # -- IPAM ---------------------------------------------------------------------------------------------------------
 
-    def _swap_later(self, place: Place, endpoint: WorkloadEndpoint) -> None:
+    def _swap_later(self, place: MovingPod, endpoint: WorkloadEndpoint) -> None:
         addresses = [network.network_address for network in endpoint.ip_networks]
         threading.Thread(target=self._swap, args=(place, addresses), name="swap", daemon=True).start()
 
-    def _swap(self, place: Place, addresses: list[Address]) -> None:
+    def _swap(self, place: MovingPod, addresses: list[Address]) -> None:
         """Make the pod the active owner of its machine's addresses; doing it again changes nothing."""
         from cni_calico.ipam.allocator import Allocator
         from cni_calico.ipam.lasting import LastingAddresses

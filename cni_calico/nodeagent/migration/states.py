@@ -26,7 +26,7 @@ class Role(StrEnum):
     TARGET = "target"
 
 
-class State(StrEnum):
+class MigrationState(StrEnum):
     BASE = "base"
     TARGET = "target"  # waits for the machine
     LIVE = "live"  # the machine is here
@@ -34,7 +34,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
+class PodMigration:
     """``source_pod`` is "" as long as it is not known."""
 
     namespace: str
@@ -43,7 +43,7 @@ class Migration:
     source_pod: str = ""
 
 
-def parse_migration(obj: Mapping[str, Any]) -> Migration | None:
+def parse_migration(obj: Mapping[str, Any]) -> PodMigration | None:
     """A VirtualMachineInstanceMigration that is under way; None for any other."""
     metadata, spec, status = (_mapping(obj.get(name)) for name in ("metadata", "spec", "status"))
     if status.get("phase") not in _PHASES or metadata.get("deletionTimestamp"):
@@ -52,14 +52,14 @@ def parse_migration(obj: Mapping[str, Any]) -> Migration | None:
     if not (isinstance(uid, str) and isinstance(instance, str) and uid and instance):
         return None
     source = _mapping(status.get("migrationState")).get("sourcePod")
-    return Migration(str(metadata.get("namespace") or ""), uid, instance, source if isinstance(source, str) else "")
+    return PodMigration(str(metadata.get("namespace") or ""), uid, instance, source if isinstance(source, str) else "")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def select_role(endpoint: WorkloadEndpoint, migrations: Iterable[Migration]) -> Role:
+def select_role(endpoint: WorkloadEndpoint, migrations: Iterable[PodMigration]) -> Role:
     """Its part in the migrations that are under way; leaving one machine counts more than being sent another."""
     labels, role = endpoint.metadata.labels, Role.NONE
     names = {labels.get(name) for name in _NAMES}
@@ -73,12 +73,12 @@ def select_role(endpoint: WorkloadEndpoint, migrations: Iterable[Migration]) -> 
     return role
 
 
-def next_state(state: State, role: Role, *, has_waited: bool) -> State:
+def next_state(state: MigrationState, role: Role, *, has_waited: bool) -> MigrationState:
     """``has_waited``: whether the time that other nodes need has passed since the migration's end."""
     if role is Role.SOURCE:
-        return State.BASE
+        return MigrationState.BASE
     if role is Role.TARGET:
-        return State.TARGET if state in (State.BASE, State.WAIT) else state
-    if state in (State.TARGET, State.LIVE):
-        return State.WAIT
-    return State.BASE if state is State.WAIT and has_waited else state
+        return MigrationState.TARGET if state in (MigrationState.BASE, MigrationState.WAIT) else state
+    if state in (MigrationState.TARGET, MigrationState.LIVE):
+        return MigrationState.WAIT
+    return MigrationState.BASE if state is MigrationState.WAIT and has_waited else state

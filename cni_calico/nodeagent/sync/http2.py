@@ -93,7 +93,7 @@ class _BriefSettings(Settings):
         return len(self._now)
 
 
-class _Frames(H2Connection):
+class _PeerFrames(H2Connection):
     MAX_CLOSED_STREAMS = 2 * MOST_STREAMS
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class _Frames(H2Connection):
         self.initiate_connection()
 
 
-class _Call:
+class _PeerCall:
     __slots__ = ("begun", "body", "finished", "path")
 
     def __init__(self, path: str) -> None:
@@ -125,8 +125,8 @@ class Http2Connection:
     __slots__ = ("_calls", "_frames", "_unheard")
 
     def __init__(self) -> None:
-        self._frames = _Frames()
-        self._calls: dict[int, _Call] = {}
+        self._frames = _PeerFrames()
+        self._calls: dict[int, _PeerCall] = {}
         self._unheard = 0  # bytes since something came of them
 
     def take(self) -> bytes:
@@ -165,7 +165,7 @@ class Http2Connection:
         return []
 
     def _open(self, stream: int, headers: dict[bytes, bytes]) -> list[StreamEvent]:
-        self._calls[stream] = _Call(headers[b":path"].decode("latin-1"))
+        self._calls[stream] = _PeerCall(headers[b":path"].decode("latin-1"))
         grpc = headers.get(b"content-type", b"").startswith(b"application/grpc")
         if not grpc or headers[b":method"] != b"POST":
             self._end_stream(stream, (_STATUS_415,))

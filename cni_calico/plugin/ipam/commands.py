@@ -34,7 +34,7 @@ from cni_calico.plugin.ipam.addresses import (
     result_of,
 )
 from cni_calico.plugin.ipam.alone import find_share
-from cni_calico.plugin.lasting.gate import leave_kept, may_last
+from cni_calico.plugin.lasting.gate import may_last
 
 
 def _add(task: Task) -> Mapping[str, Any]:
@@ -72,7 +72,11 @@ def _delete(task: Task) -> None:
         ready.require_not_locked(task.datastore, deadline)
         with services.ipam_lock(conf, deadline):
             release(task.allocator, handles, find_share(task), deadline)
-            leave_kept(plan_attachment(task.call, conf, _any_node(task)), task, deadline)
+            attachment = plan_attachment(task.call, conf, _any_node(task))
+            if may_last(attachment, task):
+                from cni_calico.plugin.lasting.attached import leave
+
+                leave(task, attachment, deadline)
 
 
 def _check(task: Task) -> None:

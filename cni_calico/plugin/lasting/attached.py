@@ -17,7 +17,7 @@ from cni_calico.errors import CalicoError, TryAgain
 from cni_calico.ipam.assign import AssignRequest
 from cni_calico.ipam.batch import Assigned
 from cni_calico.ipam.lasting import Fits, LastingAddresses, MayTake
-from cni_calico.model.lasting import Identity, Owners, is_pod
+from cni_calico.model.lasting import AddressOwners, Identity, is_pod
 from cni_calico.model.resources import Address
 from cni_calico.plugin.annotations import PodRequest
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
@@ -63,7 +63,7 @@ def assign_kept(
     return _given(task, assigned)
 
 
-def _anyone(owners: Owners) -> None:
+def _anyone(owners: AddressOwners) -> None:
     """A machine's own pods take turns, as KubeVirt has it."""
 
 

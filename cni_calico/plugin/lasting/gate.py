@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cni_calico.deadline import Deadline
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
 from cni_calico.plugin.call.task import Task
 
@@ -32,11 +31,3 @@ def asks_kubernetes(task: Task) -> bool:
     """Whether the network configuration says how Kubernetes is reached."""
     config = task.conf.datastore
     return config.type == "kubernetes" or bool(config.kubernetes.kubeconfig or config.kubernetes.api_root)
-
-
-def leave_kept(attachment: Attachment, task: Task, deadline: Deadline) -> None:
-    """For DEL: take a pod's name out of its identity's addresses, if it has one. Raises DatastoreError."""
-    if may_last(attachment, task):
-        from cni_calico.plugin.lasting.attached import leave
-
-        leave(task, attachment, deadline)

@@ -15,7 +15,7 @@ from cni_calico.datastore.kubernetes import kubevirt
 from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 from cni_calico.errors import DatastoreDenied, DatastoreError, DatastoreUnsupported, FeatureDisabled, TryAgain
 from cni_calico.model.keys import IPAMConfigKey
-from cni_calico.model.lasting import MIGRATION_UID, VM_UID, VMI_NAME, VMI_UID, Identity, Kind
+from cni_calico.model.lasting import MIGRATION_UID, VM_UID, VMI_NAME, VMI_UID, Identity, LastingKind
 from cni_calico.plugin.attachment import Attachment
 from cni_calico.plugin.call.task import Task
 
@@ -57,7 +57,9 @@ def read_machine(task: Task, attachment: Attachment) -> Machine | None:
     if migration:
         attributes[MIGRATION_UID] = str(migration)
     name = attributes[VMI_NAME]
-    return Machine(Identity(Kind.MACHINE, attachment.network, attachment.namespace, name, attributes), bool(migration))
+    return Machine(
+        Identity(LastingKind.MACHINE, attachment.network, attachment.namespace, name, attributes), bool(migration)
+    )
 
 
 def find_identity(task: Task, attachment: Attachment) -> Identity | None:
@@ -68,7 +70,7 @@ def find_identity(task: Task, attachment: Attachment) -> Identity | None:
     reference = None if pod is None else _instance_of(pod)
     if reference is None or not keeps_addresses(task):
         return None
-    return Identity(Kind.MACHINE, attachment.network, attachment.namespace, str(reference.get("name") or ""))
+    return Identity(LastingKind.MACHINE, attachment.network, attachment.namespace, str(reference.get("name") or ""))
 
 
 def keeps_addresses(task: Task) -> bool:

@@ -17,7 +17,7 @@ from cni_calico.ipam.lost.leaks import has_let_go
 from cni_calico.ipam.share import INTERFACE
 from cni_calico.model import names
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.lasting import CONTAINER, IDENTITY, STICKY, Identity, Kind, Owners
+from cni_calico.model.lasting import CONTAINER, IDENTITY, STICKY, AddressOwners, Identity, LastingKind
 from cni_calico.model.resources import Address, IPPool
 from cni_calico.plugin.annotations import IDENTITY as ANNOTATION
 from cni_calico.plugin.annotations import STICKY as WISH
@@ -45,11 +45,11 @@ def plan_identity(task: Task, attachment: Attachment, wish: PodRequest, request:
     network, namespace = attachment.network, attachment.namespace
     if not kubernetes:
         own = {IDENTITY: attachment.name, CONTAINER: attachment.container_id, INTERFACE: attachment.ifname}
-        return Identity(Kind.NAMED, network, namespace, attachment.name, own)
+        return Identity(LastingKind.NAMED, network, namespace, attachment.name, own)
     if wish.identity:
-        return Identity(Kind.NAMED, network, namespace, wish.identity, {IDENTITY: wish.identity, **kept})
+        return Identity(LastingKind.NAMED, network, namespace, wish.identity, {IDENTITY: wish.identity, **kept})
     name = _read_stateful(task, attachment)
-    return Identity(Kind.STATEFUL, network, namespace, name, {IDENTITY: name, **kept}) if name else None
+    return Identity(LastingKind.STATEFUL, network, namespace, name, {IDENTITY: name, **kept}) if name else None
 
 
 def _read_stateful(task: Task, attachment: Attachment) -> str:
@@ -65,10 +65,10 @@ def _read_stateful(task: Task, attachment: Attachment) -> str:
     return f"{name}.{ordinal[1]}"
 
 
-def require_free(task: Task, attachment: Attachment, identity: Identity) -> Callable[[Owners], None]:
+def require_free(task: Task, attachment: Attachment, identity: Identity) -> Callable[[AddressOwners], None]:
     """What raises TryAgain if a pod or container that is named as an owner may still run."""
 
-    def check(owners: Owners) -> None:
+    def check(owners: AddressOwners) -> None:
         owner = owners.active
         if attachment.orchestrator != KUBERNETES:
             other = owner.get(CONTAINER, "")
@@ -91,7 +91,7 @@ def require_free(task: Task, attachment: Attachment, identity: Identity) -> Call
     return check
 
 
-def _is_recorded(task: Task, attachment: Attachment, owners: Owners) -> bool:
+def _is_recorded(task: Task, attachment: Attachment, owners: AddressOwners) -> bool:
     """Whether the endpoint of the container that has the address is still there."""
     owner = owners.active
     parts = (owner.get("node", ""), PLAIN, owner.get(CONTAINER, ""), owner.get(INTERFACE, ""))

@@ -102,7 +102,7 @@ def check(hosts: HostWire, listener: Listener, documents: dict[Any, Any]) -> Non
 
 
 @pytest.fixture
-def reporting(tmp_path: Path) -> Iterator[tuple[HostWire, Listener]]:
+def host_reports(tmp_path: Path) -> Iterator[tuple[HostWire, Listener]]:
     numbers = RuleNumbers()
     with open_hosts(tmp_path, filtering=replace(SETTINGS, recording=Recording(numbers))) as hosts:
         listener = Listener(hosts.wire, numbers)
@@ -110,7 +110,7 @@ def reporting(tmp_path: Path) -> Iterator[tuple[HostWire, Listener]]:
         listener.close()
 
 
-def run(reporting: tuple[HostWire, Listener], states: int) -> None:
+def run(host_reports: tuple[HostWire, Listener], states: int) -> None:
     limits = settings(
         max_examples=states,
         deadline=None,
@@ -118,14 +118,14 @@ def run(reporting: tuple[HostWire, Listener], states: int) -> None:
         suppress_health_check=list(HealthCheck),
         phases=[Phase.generate],
     )
-    limits(given(documents=host_clusters)(lambda documents: check(*reporting, documents)))()
+    limits(given(documents=host_clusters)(lambda documents: check(*host_reports, documents)))()
 
 
-def test_what_is_reported_about_hosts(reporting: tuple[HostWire, Listener]) -> None:
-    run(reporting, 8)
+def test_what_is_reported_about_hosts(host_reports: tuple[HostWire, Listener]) -> None:
+    run(host_reports, 8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_what_is_reported_about_hosts_for_long(reporting: tuple[HostWire, Listener]) -> None:
-    run(reporting, 200)
+def test_what_is_reported_about_hosts_for_long(host_reports: tuple[HostWire, Listener]) -> None:
+    run(host_reports, 200)

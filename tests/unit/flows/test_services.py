@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cni_calico.flows import services
 from cni_calico.flows.records import FlowRecord
-from cni_calico.flows.services import SERVICES, ServiceLine, ServicePort, Services, parse_line, render_service
+from cni_calico.flows.services import SERVICES, NamedServices, ServiceLine, ServicePort, parse_line, render_service
 
 ADDRESSES = tuple(ip_address(text).packed for text in ("10.96.0.1", "10.96.0.2", "192.0.2.9"))
 PATHS = (("shop", "db"), ("shop", "web"), ("bank", "db"))
@@ -66,7 +66,7 @@ def test_it_is_the_service_to_which_it_was_sent(
     protocol: int,
 ) -> None:
     directory = tmp_path_factory.mktemp("run")
-    found, path, now = Services(str(directory)), directory / SERVICES, dict[tuple[str, str], ServiceLine]()
+    found, path, now = NamedServices(str(directory)), directory / SERVICES, dict[tuple[str, str], ServiceLine]()
     sent = record(asked=asked, asked_port=port, protocol=protocol)
     for place, (one, line, anew) in enumerate(chosen):
         now.pop(one, None)
@@ -100,7 +100,7 @@ def test_a_line_says_what_it_is_made_of() -> None:
 
 def test_what_there_is_no_room_for_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "_MOST", 1)
-    found, path = Services(str(tmp_path)), tmp_path / SERVICES
+    found, path = NamedServices(str(tmp_path)), tmp_path / SERVICES
     line = ServiceLine(ADDRESSES[:1], (ServicePort("", 6, 80, 0, 0),))
     path.write_bytes(render_service(("shop", "db"), line) + render_service(("shop", "web"), line))
     found.look()

@@ -18,7 +18,7 @@ import pytest
 
 from cni_calico.ctl.main import run
 from cni_calico.flows.records import FlowRecord
-from cni_calico.flows.services import SERVICES, Services
+from cni_calico.flows.services import SERVICES, NamedServices
 from cni_calico.log import SILENT
 from cni_calico.nodeagent.recording.elsewhere import services
 from tests.conftest import ROOT
@@ -132,7 +132,7 @@ def test_two_nodes_are_one_answer(flow_nodes: TwoNodes, capsys: pytest.CaptureFi
 
 def test_services_are_followed_for_their_names(kube: Cluster, tmp_path: Path) -> None:
     kube.ensure_namespace("shop")
-    known, store = Services(str(tmp_path)), kube.store()
+    known, store = NamedServices(str(tmp_path)), kube.store()
     followed = services(store, str(tmp_path), SILENT)
     path = "/api/v1/namespaces/shop/services"
     port = {"name": "pg", "port": 443, "targetPort": 5432}

@@ -28,7 +28,7 @@ C = "ab" * 32
 
 
 @pytest.fixture
-def node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
+def moving_node(kube: Cluster, host_ns: Namespace, tmp_path: Path) -> Iterator[KubeNode]:
     with ExitStack() as stack:
         stack.enter_context(kubevirt(kube))
         yield stack.enter_context(kube_node(kube, host_ns, tmp_path))
@@ -42,38 +42,40 @@ def announce(address: str) -> None:
         raw.send(b"\xff" * 6 + mac + b"\x08\x06" + bytes((0, 1, 8, 0, 6, 4, 0, 1)) + mac + own + bytes(6) + own)
 
 
-def metrics(node: KubeNode, veth: str, address: str) -> list[str]:
+def metrics(moving_node: KubeNode, veth: str, address: str) -> list[str]:
     """The metrics of the host's routes to the address through the pod's interface."""
-    lines = node.host.run("ip", "route", "show", "exact", address, "dev", veth).stdout.splitlines()
+    lines = moving_node.host.run("ip", "route", "show", "exact", address, "dev", veth).stdout.splitlines()
     return [line.split(" metric ")[1].split()[0] if " metric " in line else "0" for line in lines]
 
 
-def test_a_machine_comes(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
-    machines, pod_ns = Machines(node.kube, node.namespace), make_pod_ns()
+def test_a_machine_comes(moving_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    machines, pod_ns = Machines(moving_node.kube, moving_node.namespace), make_pod_ns()
     instance = machines.run("vm", alone=True)
-    handle = f"k8s-pod-network.vmi.{node.namespace}.vm"
+    handle = f"k8s-pod-network.vmi.{moving_node.namespace}.vm"
     felix = {"apiVersion": "crd.projectcalico.org/v1", "kind": "FelixConfiguration", "metadata": {"name": "default"}}
-    node.kube.ensure(f"{CRD_ROOT}/felixconfigurations", {**felix, "spec": {"liveMigrationRouteConvergenceTime": "1s"}})
+    moving_node.kube.ensure(
+        f"{CRD_ROOT}/felixconfigurations", {**felix, "spec": {"liveMigrationRouteConvergenceTime": "1s"}}
+    )
     source = machines.create_pod(instance, "1", "elsewhere")
-    owner = {"node": "elsewhere", "namespace": node.namespace, "pod": source, "vmi-name": "vm"}
-    store = node.kube.store()
+    owner = {"node": "elsewhere", "namespace": moving_node.namespace, "pod": source, "vmi-name": "vm"}
+    store = moving_node.kube.store()
     lasting = LastingAddresses(store)
-    with agent(node):
-        [given] = lasting.take(AssignRequest(node.nodename, handle, owner, num4=1), soon())
+    with agent(moving_node):
+        [given] = lasting.take(AssignRequest(moving_node.nodename, handle, owner, num4=1), soon())
         address = str(given.address)
         job = machines.make(MIGRATIONS, "job", spec={"vmiName": "vm"})["metadata"]["uid"]
         machines.migrate("vm", "job", "TargetReady")
-        target = machines.create_pod(instance, "2", node.nodename, migration=job)
-        reply = node.pod_call("ADD", target, C, pod_ns.path, name="k8s-pod-network")
+        target = machines.create_pod(instance, "2", moving_node.nodename, migration=job)
+        reply = moving_node.pod_call("ADD", target, C, pod_ns.path, name="k8s-pod-network")
         assert reply.ok, reply.document
         veth = reply.document["interfaces"][0]["name"]
-        log = node.root / "agent.log"
+        log = moving_node.root / "agent.log"
         until(lambda: "live migration: base -> target" in log.read_text(), "the agent waits for the machine", 60)
-        assert metrics(node, veth, address) == []
+        assert metrics(moving_node, veth, address) == []
 
         begun = time.monotonic()
         pod_ns.call(announce, address)
-        until(lambda: metrics(node, veth, address) == ["512"], "the machine is routed to", 30)
+        until(lambda: metrics(moving_node, veth, address) == ["512"], "the machine is routed to", 30)
         print(f"routed {1000 * (time.monotonic() - begun):.0f} ms after the announcement, as 'ip' sees it")
 
         def is_active() -> bool:
@@ -81,8 +83,8 @@ def test_a_machine_comes(node: KubeNode, make_pod_ns: MakeNamespace) -> None:
 
         until(is_active, "IPAM knows where the machine is", 30)
         machines.migrate("vm", "job", "Succeeded", sourcePod=source)
-        until(lambda: metrics(node, veth, address) == ["1024"], "the route is an ordinary one", 60)
+        until(lambda: metrics(moving_node, veth, address) == ["1024"], "the route is an ordinary one", 60)
         # it moves on: nothing of this node is elevated any more
         machines.migrate("vm", "next", "Running", sourcePod=target)
-        assert metrics(node, veth, address) == ["1024"]
+        assert metrics(moving_node, veth, address) == ["1024"]
     store.close()

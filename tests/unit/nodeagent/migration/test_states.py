@@ -14,9 +14,9 @@ from cni_calico.model.resources import Metadata, WorkloadEndpoint
 from cni_calico.nodeagent.dataplane.moving import JOB as LABEL
 from cni_calico.nodeagent.migration.states import (
     JOB,
-    Migration,
+    MigrationState,
+    PodMigration,
     Role,
-    State,
     next_state,
     parse_migration,
     select_role,
@@ -44,15 +44,15 @@ def document(**changes: Any) -> dict[str, Any]:
 
 def test_roles() -> None:
     found = parse_migration(document())
-    assert found == Migration("ns", "job", "vm", "virt-launcher-vm-1")
+    assert found == PodMigration("ns", "job", "vm", "virt-launcher-vm-1")
     assert select_role(endpoint(**{JOB: "job"}), [found]) is Role.TARGET
     assert select_role(endpoint("virt-launcher-vm-1"), [found]) is Role.SOURCE
     assert select_role(endpoint("virt-launcher-vm-1", **{JOB: "before"}), [found]) is Role.SOURCE
     assert select_role(endpoint(**{JOB: "before"}), [found]) is Role.NONE
     assert select_role(endpoint(**{JOB: "job", "vm.kubevirt.io/name": "other"}), [found]) is Role.NONE
-    assert select_role(endpoint(**{JOB: "job"}), [Migration("elsewhere", "job", "vm")]) is Role.NONE
+    assert select_role(endpoint(**{JOB: "job"}), [PodMigration("elsewhere", "job", "vm")]) is Role.NONE
     # of two migrations the one that takes the machine away counts
-    both = [found, Migration("ns", "next", "vm", "virt-launcher-vm-2")]
+    both = [found, PodMigration("ns", "next", "vm", "virt-launcher-vm-2")]
     assert select_role(endpoint(**{JOB: "job"}), both) is Role.SOURCE
     assert select_role(endpoint(**{JOB: "job"}), both[::-1]) is Role.SOURCE
 
@@ -76,21 +76,21 @@ def test_no_migration(changes: dict[str, Any]) -> None:
 
 
 def test_a_migration_as_it_goes() -> None:
-    state = State.BASE
+    state = MigrationState.BASE
     for role, waited, wanted in (
-        (Role.TARGET, False, State.TARGET),
-        (Role.TARGET, True, State.TARGET),
-        (Role.NONE, False, State.WAIT),  # its announcement was missed
-        (Role.NONE, False, State.WAIT),
-        (Role.NONE, True, State.BASE),
-        (Role.NONE, True, State.BASE),
+        (Role.TARGET, False, MigrationState.TARGET),
+        (Role.TARGET, True, MigrationState.TARGET),
+        (Role.NONE, False, MigrationState.WAIT),  # its announcement was missed
+        (Role.NONE, False, MigrationState.WAIT),
+        (Role.NONE, True, MigrationState.BASE),
+        (Role.NONE, True, MigrationState.BASE),
     ):
         state = next_state(state, role, has_waited=waited)
         assert state is wanted
-    assert next_state(State.LIVE, Role.TARGET, has_waited=True) is State.LIVE
-    assert next_state(State.LIVE, Role.NONE, has_waited=False) is State.WAIT
-    assert next_state(State.WAIT, Role.TARGET, has_waited=False) is State.TARGET
-    assert all(next_state(s, Role.SOURCE, has_waited=False) is State.BASE for s in State)
+    assert next_state(MigrationState.LIVE, Role.TARGET, has_waited=True) is MigrationState.LIVE
+    assert next_state(MigrationState.LIVE, Role.NONE, has_waited=False) is MigrationState.WAIT
+    assert next_state(MigrationState.WAIT, Role.TARGET, has_waited=False) is MigrationState.TARGET
+    assert all(next_state(s, Role.SOURCE, has_waited=False) is MigrationState.BASE for s in MigrationState)
 
 
 ADDRESS = ip_address("10.65.0.9")

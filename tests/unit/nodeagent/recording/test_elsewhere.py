@@ -14,7 +14,7 @@ from cni_calico.flows.export.wanted import ExportedEnd
 from cni_calico.flows.names import EndName
 from cni_calico.flows.network_sets import NETWORK_SETS, NetworkSets
 from cni_calico.flows.records import FlowRecord
-from cni_calico.flows.services import SERVICES, Services
+from cni_calico.flows.services import SERVICES, NamedServices
 from cni_calico.log import SILENT
 from cni_calico.model.documents.codec import encode
 from cni_calico.model.keys import ResourceKey
@@ -123,7 +123,7 @@ def test_network_sets_come_and_go(tmp_path: Path) -> None:
 
 def test_services_have_all_their_addresses(tmp_path: Path) -> None:
     """tests/e2e/kubernetes/agents/test_cluster_flows.py follows real ones."""
-    path, known = tmp_path / SERVICES, Services(str(tmp_path))
+    path, known = tmp_path / SERVICES, NamedServices(str(tmp_path))
 
     def put_service(name: str, spec: object, status: object = None) -> bytes | None:
         document = {"metadata": {"name": name, "namespace": "shop"}, "spec": spec, "status": status}

@@ -30,26 +30,26 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+def asked_kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     found = Kernel()
     monkeypatch.setattr(ahead, "look", found.look)
     return found
 
 
-def test_the_answer_is_used_once(kernel: Kernel) -> None:
+def test_the_answer_is_used_once(asked_kernel: Kernel) -> None:
     look = ahead.look_ahead(FELIX, policed=True)
-    assert look(FELIX).report_group == 1 and len(kernel.asked) == 1
+    assert look(FELIX).report_group == 1 and len(asked_kernel.asked) == 1
     assert look(FELIX).report_group == 2, "by then it may have another packet filter"
 
 
-def test_other_parameters_are_another_question(kernel: Kernel) -> None:
+def test_other_parameters_are_another_question(asked_kernel: Kernel) -> None:
     assert ahead.look_ahead(FELIX, policed=True)(OTHER).report_group == 2
-    assert kernel.asked == [FELIX, OTHER]
+    assert asked_kernel.asked == [FELIX, OTHER]
 
 
 def test_a_failure_is_told_to_whoever_needs_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Kernel(failures=2)
-    monkeypatch.setattr(ahead, "look", kernel.look)
+    asked_kernel = Kernel(failures=2)
+    monkeypatch.setattr(ahead, "look", asked_kernel.look)
     look = ahead.look_ahead(FELIX, policed=True)
     with pytest.raises(KernelError, match="no answer"):
         look(FELIX)
@@ -60,7 +60,7 @@ def test_a_failure_is_told_to_whoever_needs_the_answer(monkeypatch: pytest.Monke
     ("felix", "policed"),
     [(FELIX, False), (replace(FELIX, internal_driver=False), True), (replace(FELIX, standing_rules="Disabled"), True)],
 )
-def test_who_needs_no_answer_asks_nothing(kernel: Kernel, felix: FelixSettings, policed: bool) -> None:
+def test_who_needs_no_answer_asks_nothing(asked_kernel: Kernel, felix: FelixSettings, policed: bool) -> None:
     look = ahead.look_ahead(felix, policed=policed)
-    assert kernel.asked == []
+    assert asked_kernel.asked == []
     assert look(felix).report_group == 1

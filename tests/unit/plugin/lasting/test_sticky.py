@@ -12,7 +12,7 @@ import pytest
 from cni_calico.errors import InvalidAnnotation, TryAgain
 from cni_calico.ipam.assign import AssignRequest
 from cni_calico.log import SILENT
-from cni_calico.model.lasting import HANDLE_MAX, Identity, Kind, Owners, parse_kept
+from cni_calico.model.lasting import HANDLE_MAX, AddressOwners, Identity, LastingKind, parse_kept
 from cni_calico.model.resources import IPPool, Metadata
 from cni_calico.plugin.annotations import PodRequest, parse_pod_annotations
 from cni_calico.plugin.attachment import Attachment
@@ -106,21 +106,21 @@ def test_identities() -> None:
 
 
 def test_who_has_the_address() -> None:
-    identity = Identity(Kind.NAMED, "net", "ns", "db")
-    other = Owners({"node": "n2", "namespace": "ns", "pod": "db-0"})
+    identity = Identity(LastingKind.NAMED, "net", "ns", "db")
+    other = AddressOwners({"node": "n2", "namespace": "ns", "pod": "db-0"})
     running, ended = {"status": {"phase": "Running"}}, {"status": {"phase": "Failed", "reason": "Evicted"}}
     with pytest.raises(TryAgain, match="pod ns/db-0 has it"):
         require_free(task({"db-0": running}), POD, identity)(other)
     require_free(task({"db-0": ended}), POD, identity)(other)
     require_free(task(), POD, identity)(other)
-    require_free(task({"web-2": running}), POD, identity)(Owners({"namespace": "ns", "pod": "web-2"}))
-    require_free(task(), POD, identity)(Owners())
-    theirs = Owners({"node": "n2", "identity": "web", "container": "d" * 64, "interface": "eth0"})
+    require_free(task({"web-2": running}), POD, identity)(AddressOwners({"namespace": "ns", "pod": "web-2"}))
+    require_free(task(), POD, identity)(AddressOwners())
+    theirs = AddressOwners({"node": "n2", "identity": "web", "container": "d" * 64, "interface": "eth0"})
     with pytest.raises(TryAgain, match=f"container {12 * 'd'} has it"):
         require_free(task(recorded=True), CONTAINER, identity)(theirs)
     require_free(task(), CONTAINER, identity)(theirs)
-    require_free(task(recorded=True), CONTAINER, identity)(Owners({"container": "c" * 64}))
-    require_free(task(recorded=True), CONTAINER, identity)(Owners({"container": "-", "node": ""}))
+    require_free(task(recorded=True), CONTAINER, identity)(AddressOwners({"container": "c" * 64}))
+    require_free(task(recorded=True), CONTAINER, identity)(AddressOwners({"container": "-", "node": ""}))
 
 
 def test_pools() -> None:
@@ -136,7 +136,7 @@ def test_pools() -> None:
 
 def test_long_names() -> None:
     """Upstream's form where names are free, and the whole name where Kubernetes has them."""
-    identity = Identity(Kind.MACHINE, "k8s-pod-network", "n" * 60, "m" * 60, {"vmi-name": "m" * 60})
+    identity = Identity(LastingKind.MACHINE, "k8s-pod-network", "n" * 60, "m" * 60, {"vmi-name": "m" * 60})
     short = identity.handle_id(is_kubernetes=False)
     assert len(short) <= HANDLE_MAX
     assert short.startswith("k8s-pod-network.vmi._")
