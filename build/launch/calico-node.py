@@ -4,7 +4,8 @@ import sys
 from cni_calico.packed import use_pack
 from cni_calico.shortage import shortage_of
 
-use_pack(sys._MEIPASS, "calico-node")
+if hasattr(sys, "_MEIPASS"):  # not from the sources
+    use_pack(sys._MEIPASS, "calico-node")
 
 try:
     from cni_calico.nodeagent.main import main

@@ -20,6 +20,11 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 # an affinity is read by name when somebody else was faster, a handle is updated when it holds something already;
 # test_rare_rights.py brings both about, and the next
 RARE = {("get", "blockaffinities"), ("update", "ipamhandles")}
+# of pods that keep their addresses: calls/test_machines.py and agents/test_migration.py have KubeVirt's resources
+MACHINES = {("get", "virtualmachines"), ("get", "virtualmachineinstances")}
+RARE |= (
+    MACHINES | {(verb, "virtualmachineinstancemigrations") for verb in ("list", "watch")} | {("get", "statefulsets")}
+)
 # a claim is taken back when another node was faster
 TAKEN_BACK = {("delete", "blockaffinities"), ("delete", "ipamblocks")}
 

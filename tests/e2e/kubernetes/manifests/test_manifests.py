@@ -22,6 +22,7 @@ from tests.e2e.kubernetes.definitions import cluster_wide_policies
 from tests.e2e.kubernetes.node import KubeNode, kube_node
 from tests.e2e.kubernetes.programs import agent_command, agent_environ, run_agent
 from tests.e2e.kubernetes.roles import (
+    MACHINES,
     MANIFESTS,
     RARE,
     TAKEN_BACK,
@@ -260,7 +261,10 @@ def test_beside_another_datastore_the_role_is_smaller(
     assert node.pod_call("DEL", "local", "ee" * 32, space.path, ipam=ipam).ok
     requests, refused = used(kube, CNI_USER, since)
     assert not refused
-    assert granted(plugin_role("calico-etcd.yaml")) == requests
+    assert granted(plugin_role("calico-etcd.yaml")) - MACHINES == requests
+
+
+KUBEVIRT = {f"{name}.kubevirt.io" for _, name in MACHINES}
 
 
 def resources_of(kube: Cluster, token: str, *arguments: str) -> set[str]:
@@ -305,15 +309,16 @@ def test_everything_else_is_refused(restricted: KubeNode) -> None:
                 "ipreservations",
             )
         ),
+        *KUBEVIRT,
     }
     assert_refused(restricted.kube, "cni-token", *NOT_THE_PLUGINS)
 
 
 @pytest.mark.kubernetes
 def test_beside_another_datastore_nothing_is_written(restricted_beside: KubeNode) -> None:
-    """No records and no annotations: three kinds of objects are read, and that is all."""
+    """No records and no annotations: three kinds of objects are read, KubeVirt's two, and that is all."""
     kube = restricted_beside.kube
-    assert resources_of(kube, "cni-token") == {"namespaces", "nodes", "pods"}
+    assert resources_of(kube, "cni-token") == {"namespaces", "nodes", "pods", *KUBEVIRT}
     assert {verb for verb, _ in granted(plugin_role("calico-etcd.yaml"))} == {"get", "list", "watch"}
     more = (
         ("list", "nodes"),
