@@ -46,7 +46,6 @@ from cni_calico.plugin.former_connections import remove_former_connections
 from cni_calico.plugin.given import Addresses, plan_delegated, plan_recorded, plan_result
 from cni_calico.plugin.identity.labels import CallIdentity, plan_identified, read_call_identity
 from cni_calico.plugin.ipam.addresses import UNDO_TIMEOUT_S, assign, plan_request, result_of
-from cni_calico.plugin.lasting.gate import may_last
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.network.ownership import plan_digests
 from cni_calico.plugin.network.plan import PodPlan, random_mac
@@ -154,7 +153,7 @@ class _Addition:
         task, allocator = self.task, self.task.allocator
         task.datastore.before_addresses(self.attachment.node, task.deadline)
         request = plan_pod_request(plan_request(task.conf, task.call, self.attachment.node), self.facts)
-        may_keep = may_last(self.attachment, task, self.facts.request)
+        may_keep = self.attachment.may_keep(task.conf, self.facts.request.sticky)
         kept = self._assign_kept_addresses(request, undo) if may_keep else None
         if kept is not None:
             return kept

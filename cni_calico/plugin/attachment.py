@@ -18,6 +18,7 @@ from cni_calico.model.resources import Address, Metadata, Resource, WorkloadEndp
 KUBERNETES, PLAIN = "k8s", "cni"
 NO_LABELS: Mapping[str, str] = {}
 _NAME_MAX = 64  # characters, of a container's name
+_LAUNCHER = "virt-launcher-"  # how the names of the pods begin in which KubeVirt runs its machines
 SAME_VETH = 11  # number of characters of the container ID in the host interface's name outside Kubernetes
 
 
@@ -58,6 +59,17 @@ class Attachment:
         """Every handle that the attachment's addresses may be stored under, those of very old releases last."""
         old = f"{self.namespace}.{self.workload}" if self.orchestrator == KUBERNETES else self.container_id
         return (self.handle_id, self.own_handle_id, old)
+
+    def may_keep(self, conf: NetConf, sticky: str | None = None) -> bool:
+        """Whether the workload can be one whose addresses outlast it: a virtual machine's pod in a cluster that can be
+        asked, or, with what annotations say of it (``sticky``), one that wants it, as a container does that has a name
+        in a network of such. Nothing is read for the answer; for all others nothing of ``plugin.lasting`` is imported.
+        """
+        if self.orchestrator != KUBERNETES:
+            return sticky is not None and conf.sticky_addresses and bool(self.name)
+        store = conf.datastore
+        known = store.type == "kubernetes" or bool(store.kubernetes.kubeconfig or store.kubernetes.api_root)
+        return bool(sticky) or (self.workload.startswith(_LAUNCHER) and known)
 
     @property
     def label(self) -> str:

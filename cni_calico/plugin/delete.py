@@ -41,7 +41,6 @@ from cni_calico.plugin.call.ready import require_not_locked, require_ready
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, apply_endpoint, read_recorded, remove_endpoint
 from cni_calico.plugin.ipam.addresses import FIRST_IFNAME, release
-from cni_calico.plugin.lasting.gate import may_last
 from cni_calico.plugin.network.ownership import Claim
 
 DATASTORE_PATIENCE_S = 3.5  # out of the 5 s within which DEL answers if the datastore is down
@@ -335,7 +334,7 @@ class Removal:
         try:
             with self.task.services.ipam_lock(conf, deadline):
                 self._release_addresses(self.task.allocator, recorded, deadline)
-                if may_last(self.attachment, self.task):
+                if self.attachment.may_keep(conf):
                     from cni_calico.plugin.lasting.attached import leave
 
                     leave(self.task, self.attachment, deadline)

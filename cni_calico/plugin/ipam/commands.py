@@ -34,7 +34,6 @@ from cni_calico.plugin.ipam.addresses import (
     result_of,
 )
 from cni_calico.plugin.ipam.alone import find_share
-from cni_calico.plugin.lasting.gate import may_last
 
 
 def _add(task: Task) -> Mapping[str, Any]:
@@ -46,7 +45,7 @@ def _add(task: Task) -> Mapping[str, Any]:
         task.datastore.before_addresses(request.node, deadline)
         request = replace(request, namespace_labels=read_namespace_labels(task), share=find_share(task))
         attachment = plan_attachment(call, conf, request.node)
-        if may_last(attachment, task):
+        if attachment.may_keep(task.conf):
             from cni_calico.plugin.annotations import PodRequest
             from cni_calico.plugin.lasting.attached import assign_kept
 
@@ -73,7 +72,7 @@ def _delete(task: Task) -> None:
         with services.ipam_lock(conf, deadline):
             release(task.allocator, handles, find_share(task), deadline)
             attachment = plan_attachment(task.call, conf, _any_node(task))
-            if may_last(attachment, task):
+            if attachment.may_keep(task.conf):
                 from cni_calico.plugin.lasting.attached import leave
 
                 leave(task, attachment, deadline)
@@ -85,7 +84,7 @@ def _check(task: Task) -> None:
         allocator, share = task.allocator, find_share(task)
         found = any(allocator.addresses_of(handle, task.deadline, share) for handle in handles)
     attachment = plan_attachment(call, task.conf, _any_node(task))
-    if not found and may_last(attachment, task):
+    if not found and attachment.may_keep(task.conf):
         from cni_calico.plugin.lasting.attached import has_kept
 
         found = has_kept(task, attachment)

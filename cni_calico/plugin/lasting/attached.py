@@ -23,7 +23,6 @@ from cni_calico.plugin.annotations import PodRequest
 from cni_calico.plugin.attachment import KUBERNETES, Attachment
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.given import Addresses
-from cni_calico.plugin.lasting.gate import may_last
 from cni_calico.plugin.lasting.machines import find_identity, read_machine
 from cni_calico.plugin.lasting.sticky import fits_pools, plan_identity, require_free
 
@@ -36,7 +35,7 @@ def assign_kept(
     Raises TryAgain also if a machine is to come whose addresses nobody has taken, or if somebody else of the same
     identity runs, and what ``read_machine``, ``plan_identity`` and ``LastingAddresses.take`` raise.
     """
-    machine = read_machine(task, attachment) if may_last(attachment, task) else None
+    machine = read_machine(task, attachment) if attachment.may_keep(task.conf) else None
     identity = machine.identity if machine is not None else None
     may_take: MayTake = _anyone
     fits: Fits = _anything

@@ -122,7 +122,13 @@ def test_somebody_elses_network_of_that_name_is_refused() -> None:
 
 
 # of the rest a user may choose another value
-COMPARED = {*TOP, KUBECONFIG} - {"mtu", "log_level", "log_file_path", "policy_setup_timeout_seconds"}
+COMPARED = {*TOP, KUBECONFIG} - {
+    "mtu",
+    "log_level",
+    "log_file_path",
+    "policy_setup_timeout_seconds",
+    "sticky_addresses",
+}
 
 
 @pytest.mark.parametrize("name", sorted(COMPARED))
