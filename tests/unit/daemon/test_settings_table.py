@@ -21,7 +21,7 @@ PAGES = [
     ROOT / "docs" / f"{name}.md"
     for name in ("node-environment", "configuration", "install", "calicoctl", "controllers")
 ]
-# the CNI specification's, netlink attributes, flannel's, the operating system's, systemd's, what a report calls its parts
+# the CNI specification's, netlink attributes, flannel's, the operating system's, systemd's, what a report says of parts
 NOT_OURS = re.compile(
     r"CNI_(ARGS|COMMAND|CONTAINERID|IFNAME|NETNS|PATH)|K8S_POD_.*|IFLA_.*|PATH|LD_.*|NOTIFY_SOCKET|LISTEN_(FDS|FDNAMES|PID)|BGP|VNI|TERM|COLUMNS"
 )
