@@ -22,9 +22,11 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 RARE = {("get", "blockaffinities"), ("update", "ipamhandles")}
 # of pods that keep their addresses: calls/test_machines.py and agents/test_migration.py have KubeVirt's resources
 MACHINES = {("get", "virtualmachines"), ("get", "virtualmachineinstances")}
-RARE |= (
-    MACHINES | {(verb, "virtualmachineinstancemigrations") for verb in ("list", "watch")} | {("get", "statefulsets")}
-)
+LASTING = {
+    *MACHINES,
+    *((verb, "virtualmachineinstancemigrations") for verb in ("list", "watch")),
+    ("get", "statefulsets"),
+}
 # a claim is taken back when another node was faster
 TAKEN_BACK = {("delete", "blockaffinities"), ("delete", "ipamblocks")}
 
