@@ -45,7 +45,7 @@ class PackedModules:
         """Raises ImportError if the file cannot be read."""
         offset, length, _ = self._index[module.__name__]
         try:
-            code = marshal.loads(os.pread(self._fd, length, self._start + offset))  # noqa: S302
+            code = marshal.loads(os.pread(self._fd, length, self._start + offset))  # noqa: S302 (of the bundle, as all code is)
         except (OSError, EOFError, ValueError, TypeError) as e:
             raise ImportError(f"cannot import {module.__name__}: its pack is damaged: {e}", name=module.__name__) from e
         exec(code, module.__dict__)  # noqa: S102 (as every import does)

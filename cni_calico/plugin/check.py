@@ -21,7 +21,6 @@ from cni_calico.model.resources import Address
 from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call.task import Task
 from cni_calico.plugin.endpoints import Recorded, read_recorded
-from cni_calico.plugin.lasting.checked import find_kept
 from cni_calico.plugin.mtu import read_mtu
 from cni_calico.plugin.network.differences import Difference
 from cni_calico.plugin.network.plan import PodPlan
@@ -39,13 +38,18 @@ def check(task: Task) -> None:
         recorded = read_recorded(task.fresh_store, attachment, task.deadline)  # not from memory
         plan = _plan(task, attachment, recorded, previous)
         own = _read_held(task, attachment, recorded) if task.conf.ipam.is_calico else frozenset()
-        kept = find_kept(task, attachment, [a for a in plan.addresses if a not in own])
-        plan = replace(plan, routed=not kept.shared)
+        missing = [address for address in plan.addresses if address not in own]
+        kept, shared = frozenset[Address](), False
+        if missing and task.conf.ipam.is_calico:
+            from cni_calico.plugin.lasting.checked import find_kept
+
+            kept, shared = find_kept(task, attachment, missing)
+        plan = replace(plan, routed=not shared)
         found = [
             # the protocol of external data planes has no check, so what they made is not checked
             *(_network_differences(plan, task) if task.conf.dataplane is None else ()),
             *_endpoint_differences(task.conf, attachment, recorded, plan, previous),
-            *_ipam_differences(task, attachment, recorded, plan, own | kept.addresses),
+            *_ipam_differences(task, attachment, recorded, plan, own | kept),
         ]
     if found:
         raise CheckFailed(

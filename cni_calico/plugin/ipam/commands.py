@@ -16,9 +16,9 @@ from typing import Any
 from cni_calico.cni.answer import Answer
 from cni_calico.cni.environment import Call
 from cni_calico.cni.result import Result, ResultIP, render_result
-from cni_calico.errors import CheckFailed, KernelError
+from cni_calico.errors import CheckFailed, InvalidEnvironment, KernelError
 from cni_calico.model.names import short_id
-from cni_calico.plugin.attachment import plan_attachment
+from cni_calico.plugin.attachment import Attachment, plan_attachment
 from cni_calico.plugin.call import ready
 from cni_calico.plugin.call.node_name import os_host_name
 from cni_calico.plugin.call.serve import Handler, run_call
@@ -44,8 +44,8 @@ def _add(task: Task) -> Mapping[str, Any]:
         task.datastore.note_added(f"{conf.name}/{call.container_id}/{call.ifname}")
         task.datastore.before_addresses(request.node, deadline)
         request = replace(request, namespace_labels=read_namespace_labels(task), share=find_share(task))
-        attachment = plan_attachment(call, conf, request.node)
-        if attachment.may_keep(task.conf):
+        attachment = _may_keep(task, request.node)
+        if attachment is not None:
             from cni_calico.plugin.annotations import PodRequest
             from cni_calico.plugin.lasting.attached import assign_kept
 
@@ -71,8 +71,8 @@ def _delete(task: Task) -> None:
         ready.require_not_locked(task.datastore, deadline)
         with services.ipam_lock(conf, deadline):
             release(task.allocator, handles, find_share(task), deadline)
-            attachment = plan_attachment(task.call, conf, _any_node(task))
-            if attachment.may_keep(task.conf):
+            attachment = _may_keep(task, _any_node(task))
+            if attachment is not None:
                 from cni_calico.plugin.lasting.attached import leave
 
                 leave(task, attachment, deadline)
@@ -83,8 +83,8 @@ def _check(task: Task) -> None:
     with handle_lock(handles[0], task.services, task.deadline):
         allocator, share = task.allocator, find_share(task)
         found = any(allocator.addresses_of(handle, task.deadline, share) for handle in handles)
-    attachment = plan_attachment(call, task.conf, _any_node(task))
-    if not found and attachment.may_keep(task.conf):
+    attachment = None if found else _may_keep(task, _any_node(task))
+    if attachment is not None:
         from cni_calico.plugin.lasting.attached import has_kept
 
         found = has_kept(task, attachment)
@@ -93,6 +93,17 @@ def _check(task: Task) -> None:
             f"cannot find an allocation for container {short_id(call.container_id)} in network {task.conf.name}",
             details=f"no address of interface {call.ifname} is held under handle {handles[0]}",
         )
+
+
+def _may_keep(task: Task, node: str) -> Attachment | None:
+    """The attachment whose addresses may outlast it. None also where nothing could be called an endpoint's name: this
+    program alone writes none, so that is no error here.
+    """
+    try:
+        attachment = plan_attachment(task.call, task.conf, node)
+    except InvalidEnvironment:
+        return None
+    return attachment if attachment.may_keep(task.conf) else None
 
 
 def _any_node(task: Task) -> str:
