@@ -62,6 +62,14 @@ def test_adds_and_dels_at_once_end_with_what_the_last_one_said(ipam_node: Node):
         assert ipam(ipam_node, "DEL").ok and not ipam_node.leftovers()
 
 
+def test_no_endpoint_has_to_have_a_name(plain_node: Node):
+    """What no endpoint could be called is no concern of a plugin that writes none."""
+    named = {"args": "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=pod-"}
+    assert not call(plain_node, "ADD", "c1", plain_node.host.path, **named).ok
+    assert all(ipam(plain_node, verb, **named).ok for verb in ("ADD", "CHECK", "DEL"))
+    assert not plain_node.leftovers()
+
+
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK"])
 def test_nothing_happens_while_another_execution_holds_the_container(ipam_node: Node, verb: str):
     assert verb == "ADD" or ipam(ipam_node, "ADD").ok
