@@ -27,6 +27,14 @@ def test_the_pages_are_up_to_date() -> None:
     assert {path.name: path.read_text() for path in PAGES.iterdir()} == render_all()
 
 
+def test_every_page_waits_as_long_as_a_new_cluster_may_take() -> None:
+    """The default of 60 s is too short where images are pulled and nodes are slow."""
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("manifests/**/NOTES.txt")]
+    waits = [line for path in texts for line in re.findall(r"(?m)^.*cluster status --wait.*$", path.read_text())]
+    assert len(waits) > 20
+    assert [line for line in waits if "--wait --timeout 300" not in line] == []
+
+
 @by_title
 def test_an_entry_says_everything(row: dict[str, Any]) -> None:
     assert set(row) >= KEYS and set(row) <= KEYS | MORE
