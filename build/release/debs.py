@@ -233,7 +233,8 @@ def _build(package: Package, release: Path, out: Path, root: Path, edition: Edit
             path.chmod(_mode(path))
         os.utime(path, (epoch, epoch), follow_symlinks=False)
     file = out / f"{package.name}_{edition.version}_{edition.architecture}.deb"
-    command = ["dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zxz", "-z6", "--build", str(root), str(file)]
+    # z9: what the packs repeat of the modules lies farther back than another level looks; who unpacks it needs 65 MB
+    command = ["dpkg-deb", "--root-owner-group", "--threads-max=1", "-Zxz", "-z9", "--build", str(root), str(file)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return file

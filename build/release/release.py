@@ -119,7 +119,7 @@ def release(given: Inputs, out: Path, architecture: str, suffix: str) -> None:
         files = [out / f"{name}.tar.xz", out / f"{NAME}-{version}-images-{architecture}.tar"]
         files += [out / f"{NAME}-{version}-{architecture}.cdx.json"]
         files += [out / f"{NAME}-chart-{version}.tgz"]
-        files[0].write_bytes(lzma.compress(pack_tree(tree.parent), preset=6))
+        files[0].write_bytes(lzma.compress(pack_tree(tree.parent), preset=9))
         # helm wants the chart's name as the directory
         shutil.copytree(tree / CHART, scratch / "chart" / NAME)
         files[3].write_bytes(tree_layer(scratch / "chart").data)

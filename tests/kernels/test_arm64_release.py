@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import ROOT, SUMMARY
 from tests.kernels.release import find_tarball, run_release
+from tests.release_sizes import too_large
 
 sys.path.insert(0, str(ROOT / "build"))
 sys.path.insert(0, str(ROOT / "build" / "image"))
@@ -31,7 +32,6 @@ pytestmark = [
     pytest.mark.timeout(7200),
 ]
 AARCH64 = 183  # of an ELF file
-IMAGE_BYTES = 60_000_000
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,11 @@ def test_every_file_says_the_processor(arm64_release: Made) -> None:
     assert not [path.name for path in arm64_release.out.iterdir() if "amd64" in path.name]
 
 
-def test_both_images_name_their_platform_and_are_small(arm64_release: Made) -> None:
+def test_nothing_is_larger_than_it_may_be(arm64_release: Made) -> None:
+    assert too_large(arm64_release.out) == {}
+
+
+def test_both_images_name_their_platform(arm64_release: Made) -> None:
     archive = one(arm64_release, "*-images-arm64.tar")
     files = read_files(archive)
     manifests = json.loads(files["index.json"])["manifests"]
@@ -100,7 +104,6 @@ def test_both_images_name_their_platform_and_are_small(arm64_release: Made) -> N
         manifest = json.loads(files[f"blobs/{entry['digest'].replace(':', '/')}"])
         config = json.loads(files[f"blobs/{manifest['config']['digest'].replace(':', '/')}"])
         assert config["architecture"] == "arm64"
-        assert sum(layer["size"] for layer in manifest["layers"]) <= IMAGE_BYTES
     with tarfile.open(archive) as tar:
         assert tar.getnames()[0] == "oci-layout"
 

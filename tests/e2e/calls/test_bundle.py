@@ -268,6 +268,29 @@ def test_every_module_is_there_with_all_it_imports(bundle: Path) -> None:
     assert done.stdout.strip() == "{} {}"
 
 
+def test_codecs_that_nothing_uses_are_left_out(bundle: Path) -> None:
+    """A megabyte of tables. An encoding that needs one is not known, as any other that does not exist."""
+    contents = contents_of(bundle)
+    assert [path.name for path in (contents / "python3.11/lib-dynload").glob("_codecs_*")] == []
+    script = """
+import sys, encodings
+encodings.__path__[:] = [sys.argv[1] + "/encodings"]
+sys.path[:] = [sys.argv[1] + "/python3.11/lib-dynload", sys.argv[1]]
+for name in ("big5", "gb18030", "shift_jis"):
+    try: b"x".decode(name)
+    except LookupError as e: print(e)
+print(b"\\xe9".decode("latin-1"), b"\\x82".decode("cp437"), "\\xe9.example".encode("idna"))
+"""
+    done = subprocess.run(
+        ["/usr/bin/python3", "-I", "-S", "-X", "utf8", "-c", script, contents],
+        env={"LD_LIBRARY_PATH": str(contents)},
+        capture_output=True,
+        text=True,
+    )
+    unknown = [f"unknown encoding: {name}" for name in ("big5", "gb18030", "shift_jis")]
+    assert done.stdout.splitlines() == [*unknown, "\u00e9 \u00e9 b'xn--9ca.example'"], done.stderr
+
+
 @pytest.mark.slow
 def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
     """Also in two places, at two times."""

@@ -21,6 +21,7 @@ import pytest
 
 from tests.conftest import LAB_CACHE, ROOT
 from tests.e2e.install.test_bundle_install import renamed
+from tests.release_sizes import read_sizes, too_large
 
 sys.path.insert(0, str(ROOT / "build" / "image"))
 
@@ -111,6 +112,11 @@ def test_another_place_makes_the_same(made: Path, tmp_path: Path) -> None:
     first = dict(line.split()[::-1] for line in (made / "SHA256SUMS").read_text().splitlines())
     assert make(tmp_path / "again", sources, 0o077, **environment) == first
     assert not list((sources / ".venv/lib").glob("python*/site-packages/pytest*")), "a release needs no test tools"
+
+
+def test_nothing_is_larger_than_it_may_be(made: Path) -> None:
+    assert len(read_sizes(made)) == 6
+    assert too_large(made) == {}
 
 
 def test_buildinfo_says_what_it_was_made_of(made: Path, tree: Path) -> None:
