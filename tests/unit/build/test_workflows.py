@@ -252,9 +252,17 @@ def test_a_page_is_followed_to_the_letter(tmp_path: Path) -> None:
     assert "has no commands" in call("follow", page, tmp_path / "release").stderr
 
 
-@pytest.mark.parametrize(
-    "name", jobs(ROOT / ".github" / "workflows" / "nightly.yml")["distributions"]["strategy"]["matrix"]["page"]
-)
+NIGHTLY = ROOT / ".github" / "workflows" / "nightly.yml"
+EVERY_NIGHT = [*jobs(NIGHTLY)["distributions"]["strategy"]["matrix"]["page"], "minikube"]
+
+
+def test_distributions_that_are_installed_every_night() -> None:
+    assert EVERY_NIGHT == ["k3s", "kind", "k0s", "microk8s", "minikube"]
+    *_, last = jobs(NIGHTLY)["minikube"]["steps"]
+    assert last["run"] == ".ci/follow docs/distributions/minikube.md dist/trial"
+
+
+@pytest.mark.parametrize("name", EVERY_NIGHT)
 def test_the_pages_that_are_followed_every_night(name: str) -> None:
     printed = call("follow", "--print", ROOT / "docs" / "distributions" / f"{name}.md").stdout
     assert "cluster check" in printed and ".tar" in printed and "{registry}" not in printed
