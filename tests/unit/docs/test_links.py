@@ -36,7 +36,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_tests_that_are_named_exist(page: Path) -> None:
-    named = re.findall(r"`(tests/[\w/.-]+\.\w+)`", page.read_text())
+    named = re.findall(r"(?<![\w/.-])tests/[\w/.-]+\.(?:py|sh|json|yaml|toml)\b", page.read_text())
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
@@ -63,3 +63,24 @@ def test_no_command_deletes_what_is_stored(page: Path) -> None:
     """The manifests have the definitions of Calico's custom resources, which take all of them along."""
     blocks = re.findall(r"(?s)```sh\n(.*?)```", page.read_text())
     assert not [line for block in blocks for line in block.splitlines() if re.search(r"delete .*-f .*\.yaml", line)]
+
+
+def test_every_script_of_a_release_says_what_it_refuses_and_which_test_shows_it() -> None:
+    text = (ROOT / "docs/build.md").read_text().partition("What each script refuses")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    assert all("test_" in row[-1] for row in rows)
+    told = {name for row in rows for name in re.findall(r"`([\w.]+)`", row[0])}
+    # those that people call; the others are parts of these
+    called = {
+        "root.sh",
+        "join.py",
+        "sign.sh",
+        "verify.sh",
+        "publish.sh",
+        "apt.py",
+        "rebuild.sh",
+        "install.sh",
+        "mirror.sh",
+    }
+    assert told == called | {"krew.py", "brew.py", "release.sh"}
+    assert {path.name for path in (ROOT / "build/release").glob("*.sh")} - told == {"foreign.sh", "inside.sh"}
