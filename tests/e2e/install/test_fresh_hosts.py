@@ -6,21 +6,20 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import LAB_CACHE, ROOT
+from tests.conftest import ROOT
 from tests.deadlines import until
+from tests.e2e.install.served import SERVER, install, served_host
 from tests.e2e.install.test_installer import SCRIPT, make_key, sign
-from tests.e2e.systemd.machine import Machine, machine
+from tests.e2e.systemd.machine import Machine
 from tests.pages import blocks
 
 pytestmark = [pytest.mark.bundle, pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-SERVER = "http://192.0.2.1:8000"
 # what dpkg, apt, systemd and the journal write down about every package and start
 BOOKKEEPING = re.compile(
     r"^/(dev|proc|sys|run|tmp)(/| )|^/var/(lib/(dpkg|apt|systemd|ucf)|cache/(apt|debconf|ldconfig))(/| )"
@@ -75,43 +74,14 @@ def apt_trees(whole_release: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 def fresh_machine(request: pytest.FixtureRequest, tmp_path: Path, whole_release: Path) -> Iterator[Machine]:
     """A machine with the root of a suite, and a server outside with the release."""
-    subprocess.run([ROOT / "tests/setup/fresh-roots.sh", request.param], check=True)
-    with machine(tmp_path, None, LAB_CACHE / f"fresh-{request.param}") as made:
-        made.start()
-        made.until_up()
-        inside = ["nsenter", f"--net={made.outside.path}"]
-        slow = [*inside, "tc", "qdisc", "add", "dev", "wire", "root", "tbf", "rate", "80mbit"]
-        subprocess.run([*slow, "burst", "64k", "latency", "400ms"], check=True)
-        argv = [
-            *inside,
-            sys.executable,
-            "-m",
-            "http.server",
-            "8000",
-            "--bind",
-            "192.0.2.1",
-            "--directory",
-            str(whole_release),
-        ]
-        with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-            try:
-                get = f"curl -fsS --retry 30 --retry-connrefused --retry-delay 1 {SERVER}/key.pub -o /tmp/key.pub"
-                made.run("sh", "-c", f"{get} && curl -fsS {SERVER}/other.pub -o /tmp/other.pub")
-                yield made
-            finally:
-                server.terminate()
+    with served_host(tmp_path, request.param, whole_release) as made:
+        yield made
 
 
 def files_of(host: Machine) -> set[str]:
     """Every file with its mode, owner and target, but for what others write down."""
     said = host.run("find", "/", "-xdev", "-printf", r"%p %y%m %U:%G %l\n").stdout.splitlines()
     return {line for line in said if not BOOKKEEPING.search(line)}
-
-
-def install(host: Machine, *words: str, key: str = "key") -> subprocess.CompletedProcess[str]:
-    """As the page says it: one command."""
-    script = f'curl -fsS {SERVER}/install.sh | sh -s -- --from {SERVER} --key /tmp/{key}.pub "$@"'
-    return host.run("sh", "-c", script, "sh", *words, check=False)
 
 
 @pytest.mark.parametrize(
