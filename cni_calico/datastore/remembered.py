@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from cni_calico.datastore.interface import Committed, Event, Listing, Revision, Versioned, Write
+from cni_calico.datastore.interface import Committed, Document, Event, Listing, Revision, Versioned, Write
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.keys import Key, ListKey, covers
 
@@ -29,6 +29,11 @@ def order_of(revision: Revision) -> int:
 
 def _nothing(_: object = None, __: object = None) -> None:
     pass
+
+
+def decoding(decode: Callable[[Any, Document], CachedRecord]) -> Callable[[Versioned], CachedRecord]:
+    """What makes a record of an item, by a function of ``model.documents.codec``."""
+    return lambda item: decode(item.key, item.value)
 
 
 class Kept(Generic[CachedRecord]):

@@ -64,7 +64,6 @@ def _own_address(document: Any) -> Any:
 def _overhead(task: Task) -> int:
     largest = 0
     for item in task.store.list(ResourceList("IPPool"), task.deadline).items:
-        assert isinstance(item.key, ResourceKey)
         try:
             pool = decode_pool(item.key, item.value)
         except CorruptRecord:

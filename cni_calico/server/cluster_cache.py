@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cni_calico.datastore.cache import Cache, stop_caches
-from cni_calico.datastore.interface import Datastore, Document, Versioned
-from cni_calico.datastore.remembered import Kept, Listeners
+from cni_calico.datastore.interface import Datastore, Document
+from cni_calico.datastore.remembered import Kept, Listeners, decoding
 from cni_calico.datastore.unreadable import Unreadable
 from cni_calico.ipam.pools import NodeFacts
 from cni_calico.ipam.view import Facts
@@ -33,10 +33,6 @@ from cni_calico.model.keys import (
 from cni_calico.model.resources import Affinity, IPAMConfig, IPPool, IPReservation, Network
 
 
-def _decode(versioned: Versioned) -> Any:
-    return codec.decode(versioned.key, versioned.value)
-
-
 class ClusterCaches:
     """The ``Snapshot`` of ipam/group/allocator.py. ``corrupt(key, why)`` is called for records that cannot be read."""
 
@@ -51,7 +47,9 @@ class ClusterCaches:
 
         def follow(listing: ListKey) -> Cache[Any]:
             cache: Cache[Any] = Cache(
-                store, Kept(listing, _decode), Listeners(on_change=self._changed, corrupt=self._unreadable.note)
+                store,
+                Kept(listing, decoding(codec.decode)),
+                Listeners(on_change=self._changed, corrupt=self._unreadable.note),
             )
             made.append(cache)
             return cache

@@ -11,21 +11,16 @@ from typing import Any
 from cni_calico.controllers.cluster import Cluster
 from cni_calico.datastore.cache import Cache, error_of, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
-from cni_calico.datastore.interface import Datastore, Versioned
+from cni_calico.datastore.interface import Datastore
 from cni_calico.datastore.kubernetes.store import KubernetesStore
-from cni_calico.datastore.remembered import Kept, Listeners
+from cni_calico.datastore.remembered import Kept, Listeners, decoding
 from cni_calico.ipam.lost.cached_state import CachedClusterState, RecordCaches, decode
 from cni_calico.ipam.lost.fresh_facts import Kubernetes
 from cni_calico.model.documents.codec import decode_pool
-from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceKey, ResourceList
+from cni_calico.model.keys import AffinityList, BlockList, HandleList, ListKey, ResourceList
 from cni_calico.model.resources import IPPool
 
 _ENDPOINTS, _NODES = ResourceList("WorkloadEndpoint"), ResourceList("Node")
-
-
-def _pool(item: Versioned) -> IPPool:
-    assert isinstance(item.key, ResourceKey)
-    return decode_pool(item.key, item.value)
 
 
 class JanitorCaches:
@@ -49,7 +44,9 @@ class JanitorCaches:
             )
         )
 
-        self._pools: Cache[IPPool] = Cache(store, Kept(ResourceList("IPPool"), _pool, keep_documents=False))
+        self._pools: Cache[IPPool] = Cache(
+            store, Kept(ResourceList("IPPool"), decoding(decode_pool), keep_documents=False)
+        )
         self._caches.append(self._pools)
 
     def _cache(self, store: Datastore, listing: ListKey) -> Cache[Any]:

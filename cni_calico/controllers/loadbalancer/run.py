@@ -30,11 +30,10 @@ from cni_calico.controllers.loadbalancer.rules import (
 )
 from cni_calico.datastore.cache import Cache, stop_caches
 from cni_calico.datastore.changed_keys import ChangedKeys
-from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.kubernetes.attempt import ApiRequest
 from cni_calico.datastore.kubernetes.layout import CORE_ROOT, SERVICE, object_path_of_kind, quote
 from cni_calico.datastore.kubernetes.store import KubernetesStore
-from cni_calico.datastore.remembered import Kept, Listeners
+from cni_calico.datastore.remembered import Kept, Listeners, decoding
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError, DatastoreError, IPAMError, LeaseLost, TryAgain
 from cni_calico.ipam.allocator import Allocator
@@ -47,11 +46,6 @@ from cni_calico.model.timestamps import rfc3339
 
 NAME = "loadbalancer"
 REASON = "CalicoLoadBalancer"
-
-
-def _pool(item: Versioned) -> IPPool:
-    assert isinstance(item.key, ResourceKey)
-    return decode_pool(item.key, item.value)
 
 
 class ServiceDoor:
@@ -258,7 +252,7 @@ class LoadBalancerLoop:
             ),
             Cache(
                 self._leading.store,
-                Kept(ResourceList("IPPool"), _pool, keep_documents=False, same=eq),
+                Kept(ResourceList("IPPool"), decoding(decode_pool), keep_documents=False, same=eq),
                 Listeners(on_change=pools.note),
             ),
         )

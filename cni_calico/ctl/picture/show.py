@@ -20,7 +20,7 @@ from cni_calico.ctl.picture.facts import Picture, picture_of
 from cni_calico.ctl.session import Session
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode
-from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.keys import ResourceList
 from cni_calico.model.resources import Resource
 from cni_calico.nodeagent.status import file as agent_status
 
@@ -66,7 +66,6 @@ def _read(session: Session, kind: str) -> list[Resource]:
         try:
             record = decode(item.key, item.value)
         except CorruptRecord as e:
-            assert isinstance(item.key, ResourceKey)
             session.note_damaged(item.key, str(e))
             continue
         assert isinstance(record, Resource)

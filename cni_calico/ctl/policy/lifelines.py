@@ -77,7 +77,6 @@ def _read(session: Session, kind: str) -> list[Resource]:
     """The resources of a kind, without those that cannot be read, which the agents leave out as well."""
     found = []
     for item in session.store.list(ResourceList(kind), session.deadline).items:
-        assert isinstance(item.key, ResourceKey)
         try:
             found.append(decode_resource(item.key, item.value))
         except CorruptRecord:

@@ -116,7 +116,6 @@ def read_pools(session: Session) -> list[IPPool]:
     """The stored pools, without those that cannot be read."""
     pools = []
     for item in session.store.list(ResourceList("IPPool"), session.deadline).items:
-        assert isinstance(item.key, ResourceKey)
         try:
             pools.append(decode_pool(item.key, item.value))
         except CorruptRecord:

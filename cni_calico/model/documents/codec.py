@@ -7,7 +7,7 @@ and nothing else; the text names the record, the field and the value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents import ipam as codec_ipam
@@ -38,6 +38,8 @@ from cni_calico.model.resources import (
     Resource,
     WorkloadEndpoint,
 )
+
+T = TypeVar("T")
 
 __all__ = [
     "API_VERSION",
@@ -85,14 +87,15 @@ def corrupt(key: Key, why: object) -> CorruptRecord:
     return CorruptRecord(f"cannot read {brief(describe(key))}: {why}")
 
 
-def _read(key: Key, document: object, read: Callable[[JSON], Any]) -> Any:
+def _read(key: Key, document: object, read: Callable[[JSON], T]) -> T:
     try:
         return read(parse_object(document, "document"))
     except Wrong as e:
         raise corrupt(key, e) from e
 
 
-def _read_resource(key: ResourceKey, document: object, read: Callable[[JSON, ResourceKey], Any]) -> Any:
+def _read_resource(key: Key, document: object, read: Callable[[JSON, ResourceKey], T]) -> T:
+    assert isinstance(key, ResourceKey)
     try:
         return read(parse_object(document, "document"), key)
     except Wrong as e:
@@ -102,60 +105,52 @@ def _read_resource(key: ResourceKey, document: object, read: Callable[[JSON, Res
 # -- address management -----------------------------------------------------------------------------------------------
 
 
-def decode_block(key: BlockKey, document: JSON) -> Block:
-    block: Block = _read(key, document, codec_ipam.read_block)
+def decode_block(key: Key, document: JSON) -> Block:
+    assert isinstance(key, BlockKey)
+    block = _read(key, document, codec_ipam.read_block)
     if block.cidr != key.cidr:
         raise corrupt(key, f'cidr: expected "{key.cidr}" as in its key, got "{block.cidr}"')
     return block
 
 
 def decode_affinity(key: AffinityKey, document: JSON) -> Affinity:
-    affinity: Affinity = _read(key, document, codec_ipam.read_affinity)
-    return affinity
+    return _read(key, document, codec_ipam.read_affinity)
 
 
 def decode_handle(key: HandleKey, document: JSON) -> Handle:
-    handle: Handle = _read(key, document, codec_ipam.read_handle)
-    return handle
+    return _read(key, document, codec_ipam.read_handle)
 
 
 def decode_ipam_config(key: IPAMConfigKey, document: JSON) -> IPAMConfig:
-    config: IPAMConfig = _read(key, document, codec_ipam.read_ipam_config)
-    return config
+    return _read(key, document, codec_ipam.read_ipam_config)
 
 
 # -- resources --------------------------------------------------------------------------------------------------------
 
 
-def decode_pool(key: ResourceKey, document: JSON) -> IPPool:
-    pool: IPPool = _read_resource(key, document, codec_kinds.read_pool)
-    return pool
+def decode_pool(key: Key, document: JSON) -> IPPool:
+    return _read_resource(key, document, codec_kinds.read_pool)
 
 
-def decode_reservation(key: ResourceKey, document: JSON) -> IPReservation:
-    reservation: IPReservation = _read_resource(key, document, codec_kinds.read_reservation)
-    return reservation
+def decode_reservation(key: Key, document: JSON) -> IPReservation:
+    return _read_resource(key, document, codec_kinds.read_reservation)
 
 
-def decode_cluster_information(key: ResourceKey, document: JSON) -> ClusterInformation:
-    information: ClusterInformation = _read_resource(key, document, codec_kinds.read_cluster_information)
-    return information
+def decode_cluster_information(key: Key, document: JSON) -> ClusterInformation:
+    return _read_resource(key, document, codec_kinds.read_cluster_information)
 
 
-def decode_node(key: ResourceKey, document: JSON) -> Node:
-    node: Node = _read_resource(key, document, codec_kinds.read_node)
-    return node
+def decode_node(key: Key, document: JSON) -> Node:
+    return _read_resource(key, document, codec_kinds.read_node)
 
 
-def decode_endpoint(key: ResourceKey, document: JSON) -> WorkloadEndpoint:
-    endpoint: WorkloadEndpoint = _read_resource(key, document, codec_kinds.read_endpoint)
-    return endpoint
+def decode_endpoint(key: Key, document: JSON) -> WorkloadEndpoint:
+    return _read_resource(key, document, codec_kinds.read_endpoint)
 
 
-def decode_resource(key: ResourceKey, document: JSON) -> Resource:
+def decode_resource(key: Key, document: JSON) -> Resource:
     """A resource of any kind, in the shape that all kinds share."""
-    resource: Resource = _read_resource(key, document, codec_resources.read_resource)
-    return resource
+    return _read_resource(key, document, codec_resources.read_resource)
 
 
 _BY_KIND: Mapping[str, Callable[[ResourceKey, JSON], Record]] = {

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.kubernetes.login import own_namespace
 from cni_calico.datastore.last_good import LastGoodCaches
+from cni_calico.datastore.remembered import decoding
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_affinity, decode_resource, describe
 from cni_calico.model.keys import AffinityKey, AffinityList, Key, ResourceKey, ResourceList
-from cni_calico.model.resources import Affinity, Resource
 from cni_calico.nodeagent.bgp.config.findings import BgpProblem
 from cni_calico.nodeagent.bgp.config.records import BgpRecords, parse_records
 from cni_calico.nodeagent.bgp.config.services import Service
@@ -26,16 +25,6 @@ from cni_calico.nodeagent.context.agent import Context
 CONFIGURATION, PEER, FILTER = "BGPConfiguration", "BGPPeer", "BGPFilter"
 
 
-def _resource(item: Versioned) -> Resource:
-    assert isinstance(item.key, ResourceKey)
-    return decode_resource(item.key, item.value)
-
-
-def _affinity(item: Versioned) -> Affinity:
-    assert isinstance(item.key, AffinityKey)
-    return decode_affinity(item.key, item.value)
-
-
 class BgpFeed:
     """``changed`` is called from other threads; everything else is for one thread."""
 
@@ -43,9 +32,10 @@ class BgpFeed:
         self._node = node
         self._kept = LastGoodCaches(context.followed, changed)
         self._resources = {
-            kind: self._kept.follow(ResourceList(kind), _resource) for kind in (CONFIGURATION, PEER, FILTER)
+            kind: self._kept.follow(ResourceList(kind), decoding(decode_resource))
+            for kind in (CONFIGURATION, PEER, FILTER)
         }
-        self._affinities = self._kept.follow(AffinityList(node), _affinity)
+        self._affinities = self._kept.follow(AffinityList(node), decoding(decode_affinity))
         self.secrets = Secrets(context.kubernetes_store, context.settings.namespace or own_namespace())
         self._services = AnnouncedServices(context.followed_kubernetes, changed)
 

@@ -29,7 +29,6 @@ ProfileLabels = Mapping[str, str]
 
 
 def _labels(item: Versioned) -> ProfileLabels:
-    assert isinstance(item.key, ResourceKey)
     given = decode_resource(item.key, item.value).spec.get("labelsToApply")
     return {str(key): str(value) for key, value in given.items()} if isinstance(given, Mapping) else {}
 

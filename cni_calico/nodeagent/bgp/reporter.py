@@ -16,13 +16,12 @@ from cni_calico.daemon.fresh import Fresh
 from cni_calico.daemon.said import Said
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.ensure import ensure_record
-from cni_calico.datastore.interface import Versioned
-from cni_calico.datastore.remembered import Kept
+from cni_calico.datastore.remembered import Kept, decoding
 from cni_calico.deadline import Deadline
 from cni_calico.directories import BIRD_SOCKET
 from cni_calico.errors import CalicoError
 from cni_calico.model.documents.codec import decode_resource
-from cni_calico.model.keys import Key, ResourceKey, ResourceList
+from cni_calico.model.keys import Key, ResourceList
 from cni_calico.model.resources import Resource
 from cni_calico.nodeagent.bgp.bird.control import BirdControl
 from cni_calico.nodeagent.bgp.bird.routes import BirdRoute, parse_routes
@@ -32,11 +31,6 @@ from cni_calico.nodeagent.context.agent import Context
 
 BIRD_S = 5.0
 _LOOK_S = 0.5
-
-
-def _decode(item: Versioned) -> Resource:
-    assert isinstance(item.key, ResourceKey)
-    return decode_resource(item.key, item.value)
 
 
 _FRESH = Fresh()
@@ -57,7 +51,9 @@ class Reporter:
         self._said = Said(context.log)
 
     def run(self, stopping: threading.Event) -> None:
-        cache = Cache(self.context.store, Kept(ResourceList("CalicoNodeStatus"), _decode, keep_documents=False))
+        cache = Cache(
+            self.context.store, Kept(ResourceList("CalicoNodeStatus"), decoding(decode_resource), keep_documents=False)
+        )
         try:
             while not stopping.wait(_LOOK_S):
                 why = [f"cannot look for CalicoNodeStatus resources: {cache.error}"] if cache.error else []

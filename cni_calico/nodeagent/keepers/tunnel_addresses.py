@@ -21,7 +21,7 @@ from cni_calico.errors import AddressInUse, AddressOutsidePools, CalicoError, Co
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.ipam.assign import AssignRequest
 from cni_calico.model.documents.codec import decode_node, decode_pool, encode_node
-from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.keys import ResourceList
 from cni_calico.model.resources import Address, IPPool, Network, Node
 from cni_calico.model.selectors import parse_selector
 from cni_calico.model.wireguard import published_address, published_key, with_published_address
@@ -138,7 +138,6 @@ def _read_pools(context: Context) -> Pools:
         context.log.warning(f"{why}; no tunnel address is taken from it")
     for item in listing.items:
         try:
-            assert isinstance(item.key, ResourceKey)
             pools.append(decode_pool(item.key, item.value))
         except CorruptRecord as e:
             context.log.warning(f"{e}; no tunnel address is taken from it")

@@ -181,7 +181,6 @@ def _read_nodes(context: Context) -> list[Node]:
     nodes = []
     for item in context.store.list(ResourceList("Node"), context.deadline()).items:
         try:
-            assert isinstance(item.key, ResourceKey)
             nodes.append(decode_node(item.key, item.value))
         except CorruptRecord as e:
             context.log.warning(f"{e}; its addresses are not compared with this node's")
@@ -223,7 +222,6 @@ def _plan_pools(context: Context, facts: _StartupFacts) -> list[IPPool]:
     listed = context.store.list(ResourceList("IPPool"), context.deadline()).items
     families = set()
     for item in listed:
-        assert isinstance(item.key, ResourceKey)
         try:
             families.add(decode_pool(item.key, item.value).cidr.version)
         except CorruptRecord as e:

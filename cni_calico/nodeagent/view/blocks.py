@@ -15,9 +15,10 @@ from typing import Any
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.last_good import LastGoodCaches
+from cni_calico.datastore.remembered import decoding
 from cni_calico.errors import DatastoreDenied
 from cni_calico.model.documents.codec import decode_affinity, decode_block, decode_ipam_config
-from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, BlockList, IPAMConfigKey, IPAMConfigList, Key
+from cni_calico.model.keys import AffinityKey, AffinityList, BlockList, IPAMConfigList, Key
 from cni_calico.model.resources import IPAMConfig, Network
 from cni_calico.nodeagent.view.snapshot import BlockRoute, reduce_block, with_own_parts
 
@@ -31,11 +32,6 @@ def _affinity(item: Versioned) -> str:
     if affinity.confirmed:
         return OWNING
     return CLAIMING if affinity.state == "pending" else LEAVING
-
-
-def _config(item: Versioned) -> IPAMConfig:
-    assert isinstance(item.key, IPAMConfigKey)
-    return decode_ipam_config(item.key, item.value)
 
 
 def _same_block(before: BlockRoute | None, after: BlockRoute | None) -> bool:
@@ -99,7 +95,6 @@ class FollowedBlocks:
         return self._kept.follow(listing, self._block, same=_same_block, delay=delay)
 
     def _block(self, item: Versioned) -> BlockRoute | None:
-        assert isinstance(item.key, BlockKey)
         return reduce_block(decode_block(item.key, item.value), self._node)
 
     # -- which of the two ---------------------------------------------------------------------------------------------
@@ -123,7 +118,7 @@ class FollowedBlocks:
     def _is_strict(self) -> bool:
         """Whether nodes take addresses from their own blocks only; False if we may not know (upstream's role)."""
         if self._config is None and self._may_read_config:
-            self._config = self._kept.follow(IPAMConfigList(), _config)
+            self._config = self._kept.follow(IPAMConfigList(), decoding(decode_ipam_config))
         if self._config is None:
             return False
         if not self._config.synced and isinstance(self._config.error, DatastoreDenied):

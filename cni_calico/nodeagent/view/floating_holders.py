@@ -12,12 +12,11 @@ from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.interface import Versioned
 from cni_calico.datastore.last_good import LastGoodCaches
 from cni_calico.model.documents.codec import decode_block
-from cni_calico.model.keys import BlockKey, BlockList
+from cni_calico.model.keys import BlockList
 from cni_calico.model.resources import Address, Network
 
 
 def _holders(item: Versioned) -> Mapping[Address, str]:
-    assert isinstance(item.key, BlockKey)
     block = decode_block(item.key, item.value)
     found: dict[Address, str] = {}
     for ordinal, index in enumerate(block.allocations):

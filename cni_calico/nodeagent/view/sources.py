@@ -21,6 +21,7 @@ from typing import Any
 from cni_calico.datastore.cache import Cache, error_of
 from cni_calico.datastore.interface import Datastore, Versioned, pod_of
 from cni_calico.datastore.last_good import Earlier, LastGoodCaches
+from cni_calico.datastore.remembered import decoding
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DatastoreDenied
 from cni_calico.ipam.pools import pool_of
@@ -34,7 +35,7 @@ from cni_calico.model.documents.codec import (
 )
 from cni_calico.model.keys import Key, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.kubernetes.flannel import FLANNEL
-from cni_calico.model.resources import Address, IPPool, Network, Node, Resource
+from cni_calico.model.resources import Address, IPPool, Network, Node
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
 from cni_calico.nodeagent.context.configurations import Scoped, select_scoped, spec_of
@@ -50,14 +51,9 @@ RANDOM = random.SystemRandom()
 NODES_S = 30.0
 
 
-def _node(item: Versioned) -> Node:
-    assert isinstance(item.key, ResourceKey)
-    return decode_node(item.key, item.value)
-
-
 def _node_with_blocks(item: Versioned) -> Node:
     """Its addresses are of IPAM's blocks, so flannel's range and tunnel are not its own."""
-    node = _node(item)
+    node = decode_node(item.key, item.value)
     status = node.status or {}
     return replace(node, status={k: v for k, v in status.items() if k != FLANNEL}) if FLANNEL in status else node
 
@@ -71,17 +67,11 @@ class CheckedPool:
 
 
 def _pool(item: Versioned) -> CheckedPool:
-    assert isinstance(item.key, ResourceKey)
     pool = decode_pool(item.key, item.value)
     report = Report("IPPool")
     check_pool(report, encode_pool(pool)["spec"])
     about = f"IPPool {pool.metadata.name}: "
     return CheckedPool(pool, tuple(about + str(wrong).removeprefix("IPPool.") for wrong in report.problems))
-
-
-def _resource(item: Versioned) -> Resource:
-    assert isinstance(item.key, ResourceKey)
-    return decode_resource(item.key, item.value)
 
 
 def _node_part(item: Versioned) -> frozenset[Address]:
@@ -161,13 +151,13 @@ class Sources:
         earlier: Earlier | None = None if last_valid is None else _OfView(last_valid)
         self._kept = kept = LastGoodCaches(store, on_change, earlier, watch_after)
         brief = brief and not use_pod_cidr
-        read = _node if use_pod_cidr else _node_with_blocks
+        read = decoding(decode_node) if use_pod_cidr else _node_with_blocks
         self._nodes = kept.follow(ResourceList("Node", brief=brief), read, part=_node_part)
         self._own = kept.follow(ResourceList("Node", "", node), read, part=_node_part) if brief else self._nodes
         self._pools = kept.follow(ResourceList("IPPool"), _pool)
         # by their names, which begin with the node's: others' pods come and go all the time and must not wake us
         self._endpoints = kept.follow(endpoints_of_node(node), self._endpoint)
-        self._felix = kept.follow(ResourceList("FelixConfiguration"), _resource)
+        self._felix = kept.follow(ResourceList("FelixConfiguration"), decoding(decode_resource))
         self._basis = tuple(kept.all)
         self._blocks = FollowedBlocks(kept, node, self._spread, partial=partial_blocks)
         self._floating = floating
@@ -186,7 +176,6 @@ class Sources:
 
     def _endpoint(self, item: Versioned) -> LocalEndpoint | None:
         """An endpoint of this node: the listing may contain those of nodes whose names begin with this one's."""
-        assert isinstance(item.key, ResourceKey)
         spec = item.value.get("spec")
         if isinstance(spec, Mapping) and spec.get("node") not in (None, self.node):
             return None

@@ -82,7 +82,6 @@ def _read_targets(session: Session) -> dict[str, dict[int, Address]]:
     """By node, an address of a container for each family."""
     found: dict[str, dict[int, Address]] = {}
     for item in session.store.list(ResourceList("WorkloadEndpoint"), session.deadline).items:
-        assert isinstance(item.key, ResourceKey)
         try:
             endpoint = decode_endpoint(item.key, item.value)
         except CorruptRecord:

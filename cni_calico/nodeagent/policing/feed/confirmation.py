@@ -170,5 +170,4 @@ class Confirmation:
 def _decode(item: Versioned) -> HeldInBlock:
     """Raises CorruptRecord."""
     key: Any = item.key
-    assert isinstance(key, BlockKey)
     return held_in_block(decode_block(key, item.value))
