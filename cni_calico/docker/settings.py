@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from cni_calico.cni.netconf import require_node_name
 from cni_calico.daemon.settings_table import (
@@ -62,10 +63,8 @@ def parse_docker_settings(environ: Mapping[str, str]) -> DockerSettings:
 def read_docker_node(environ: Mapping[str, str], files: Files) -> str:
     """The node's name, as calico-node knows it. Raises InvalidConfig."""
     written = ""
-    try:
+    with suppress(OSError, UnicodeDecodeError):  # calico-node has never run here
         written = files.read_text(nodename_file(environ)).strip()
-    except (OSError, UnicodeDecodeError):
-        pass  # calico-node has never run here
     name = environ.get("NODENAME", "").strip() or written or environ.get("HOSTNAME", "").lower() or os_host_name()
     require_node_name(name, "the node's name")
     return name

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from struct import Struct
 
 from cni_calico.flows.records import BYTES, FlowRecord, decode, encode, last_of
@@ -246,10 +246,8 @@ class Ring:
     def _make(self, flags: int) -> None:
         """With its room, before it has its name."""
         temporary = f"{self.path}.new"
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(temporary)
-        except FileNotFoundError:
-            pass
         self._fd = os.open(temporary, flags | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.posix_fallocate(self._fd, 0, _HEAD_BYTES + self.count * BYTES)

@@ -7,6 +7,7 @@ tear-down tries all its steps, and its error names every step that failed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,10 +55,8 @@ class Plugins:
             raise failure
 
     def _undo(self, netns: str, membership: Membership) -> None:
-        try:
+        with suppress(CalicoError):  # report the failure that caused the undo; podman calls teardown, too
             self.tear_down(netns, membership)
-        except CalicoError:
-            pass  # report the failure that caused the undo; podman calls teardown, too
 
     def _find(self, name: str) -> str:
         found = find_plugin(name, self._directories)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cni_calico import directories
@@ -80,8 +81,6 @@ def _decided(run_dir: str) -> str:
 def switch_off(run_dir: str) -> bool:
     """Open the interfaces again; returns whether they were closed. Raises KernelError."""
     found = remove_boot_table(Deadline.after(_OFF_S))
-    try:
+    with suppress(OSError):  # it was not there, or its directory is gone; the table is what counts
         os.unlink(f"{run_dir}/{directories.BOOT_TABLE}")
-    except OSError:
-        pass  # it was not there, or its directory is gone; the table is what counts
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import Enum, auto
 
 from cni_calico.relay.requests import RelayRequest
@@ -174,10 +175,8 @@ class Client:
     def close(self) -> None:
         self.state = State.CLOSED
         self._pieces = []
-        try:
+        with suppress(OSError):
             self.socket.close()
-        except OSError:
-            pass
 
 
 def without_delay(connection: socket.socket) -> None:

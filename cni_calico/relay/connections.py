@@ -14,6 +14,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cni_calico.log import Log
@@ -164,10 +165,8 @@ class ClientSockets:
         self.admit(client)
         self.all.pop(client.fd, None)
         self._masks.pop(client.fd, None)
-        try:
+        with suppress(OSError, ValueError):  # the client has ended it
             self._epoll.unregister(client.fd)
-        except (OSError, ValueError):
-            pass  # the client has ended it
         client.close()
         self._numbers.drop(why)
 
@@ -194,10 +193,8 @@ class ClientSockets:
             self._epoll.modify(client.fd, mask)
 
     def stop_accepting(self) -> None:
-        try:
+        with suppress(OSError, ValueError):
             self._epoll.unregister(self._listener.fileno())
-        except (OSError, ValueError):
-            pass
         self._listener.close()
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from cni_calico.cni.answer import Answer, answer_error
@@ -112,10 +112,8 @@ class CniServer:
         self._stopping.set()
         self.resident.waits.end()
         if self._listener is not None:
-            try:
+            with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-            except OSError:
-                pass
             self._listener.close()
         for _ in self._threads:
             self._waiting.put(None)

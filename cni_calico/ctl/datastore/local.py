@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from cni_calico.ctl.node_datastore import read_node_name
 from cni_calico.ctl.output.values import TABLE, render_value
@@ -182,7 +183,5 @@ def _apply(store: LocalStore, arguments: Namespace, deadline: Deadline) -> str:
 
 def _remove_store(path: str) -> None:
     for name in (path, f"{path}-wal", f"{path}-shm", marker_path(path)):
-        try:
+        with suppress(FileNotFoundError):
             os.unlink(name)
-        except FileNotFoundError:
-            pass

@@ -10,7 +10,7 @@ import os
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from cni_calico import directories
 from cni_calico.ctl.node.setup import host, podman
@@ -180,10 +180,8 @@ def peer_key(node: str, peer: WantedPeer) -> ResourceKey:
 
 def remove_peer(session: Session, name: str) -> None:
     """Absent is success. Raises DatastoreError."""
-    try:
+    with suppress(ResourceMissing):
         operations.delete(session, ResourceKey("BGPPeer", name))
-    except ResourceMissing:
-        pass
 
 
 def _plan_network(options: SetupOptions, written: WrittenFiles) -> str:

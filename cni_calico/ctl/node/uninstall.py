@@ -12,6 +12,7 @@ import os
 import shutil
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -164,10 +165,8 @@ def _leave(arguments: Namespace, environ: Mapping[str, str], written: WrittenFil
         session = replace(opened, deadline=Deadline.after(min(arguments.timeout, _REMOVE_S)))
         for peer in tuple(written.extra.get(PEERS, ())):
             remove_peer(session, peer)
-        try:
+        with suppress(ResourceMissing):
             delete_resource(session, ResourceKey("Node", name))
-        except ResourceMissing:
-            pass
 
 
 def _read_pools(arguments: Namespace, environ: Mapping[str, str]) -> tuple[Network, ...]:

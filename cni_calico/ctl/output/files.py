@@ -7,6 +7,7 @@ everything in a cluster.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from cni_calico import faults
 from cni_calico.errors import CalicoError
@@ -29,10 +30,8 @@ def write_file(path: str, text: str) -> None:
         os.replace(temporary, path)
         faults.after(RENAME)
     except OSError as e:
-        try:
+        with suppress(OSError):  # the first error is the one to report
             os.unlink(temporary)
-        except OSError:
-            pass  # the first error is the one to report
         raise CalicoError(f"cannot write {path}: {e.strerror or e}") from e
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from cni_calico.daemon.notify import READY, tell_systemd
@@ -28,10 +29,8 @@ def note_answered(run_dir: str) -> None:
 
 def forget_answered(run_dir: str) -> None:
     """Raises OSError."""
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(f"{run_dir}/{ANSWERED_NAME}")
-    except FileNotFoundError:
-        pass
 
 
 def why_ready(fields: Mapping[str, Any], now: float, waited_s: float, *, may_be_here: bool, answered: bool) -> str:

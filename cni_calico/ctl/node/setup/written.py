@@ -13,6 +13,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,10 +208,8 @@ class WrittenFiles:
 def _remove_empty(directory: str) -> None:
     """One that has nothing in it any more, of those that are ours alone."""
     if directory.endswith((".service.d", "/etc/calico")):
-        try:
+        with suppress(OSError):  # something else is in it
             os.rmdir(directory)
-        except OSError:
-            pass  # something else is in it
 
 
 def digest_of(planned: PlannedFile) -> str:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -72,10 +73,8 @@ class Followed:
 
     def take(self) -> list[Mapping[str, Any]]:
         """Everything that has arrived since the last call."""
-        try:
+        with suppress(BlockingIOError):
             os.eventfd_read(self._ready)
-        except BlockingIOError:
-            pass
         found = []
         while self.queue:
             event, size = self.queue.popleft()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from cni_calico.backoff import Backoff
 from cni_calico.deadline import Deadline
@@ -46,9 +47,7 @@ class BootTable:
             return
         self._next = float("inf")
         self._troubles.pop(PART, None)
-        try:
+        with suppress(OSError):  # it was never loaded, or its file could not be written
             os.unlink(f"{self._run_dir}/{BOOT_TABLE}")
-        except OSError:
-            pass  # it was never loaded, or its file could not be written
         if was_there:
             self._log.info("the boot table is gone: what may pass is decided")
