@@ -7,12 +7,13 @@ is one whose name is not ours.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from cni_calico.controllers.copies.rules import NOTHING, Content, CopyRule
 from cni_calico.daemon.fresh import Fresh
+from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import CommitConflict, Datastore, Document, Versioned, Write
 from cni_calico.deadline import Deadline
@@ -20,22 +21,12 @@ from cni_calico.errors import DatastoreDenied, TryAgain
 from cni_calico.model.keys import Key, ResourceKey
 
 
-class CacheView(Protocol):
-    """The part of a Cache that the reconciler uses."""
-
-    def get(self, key: Key) -> Versioned | None: ...
-
-    def record(self, key: Key) -> Any | None: ...
-
-    def items(self) -> Mapping[Key, Versioned]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class CopySources:
     """The caches of objects and records, and where these are; ``store`` is fenced."""
 
-    objects: CacheView
-    records: CacheView
+    objects: Cache[Any]
+    records: Cache[Any]
     kubernetes: Datastore
     store: Datastore
 

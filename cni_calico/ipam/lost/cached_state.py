@@ -97,7 +97,7 @@ class RecordCaches:
 
 
 class CachedClusterState:
-    """The ClusterState of suspects.py based on caches. Not to be shared between threads."""
+    """What the caches show now. Not to be shared between threads."""
 
     def __init__(self, caches: RecordCaches) -> None:
         self._caches = caches
@@ -110,6 +110,7 @@ class CachedClusterState:
 
     @property
     def is_kubernetes(self) -> bool:
+        """Whether the datastore's nodes are Kubernetes' own."""
         return self._caches.pods is not None and self._caches.endpoints is None
 
     def has_node(self, name: str) -> bool:
@@ -120,6 +121,7 @@ class CachedClusterState:
         return cache is None or cache.get(ResourceKey("Node", name)) is not None
 
     def node(self, name: str) -> LostNode | None:
+        """The record of a node of Kubernetes in a separate datastore; None for every other."""
         kubernetes = self._caches.nodes.record(ResourceKey("Node", name))
         known = isinstance(kubernetes, str) and kubernetes and self._caches.kubernetes_nodes is not None
         return LostNode(name, kubernetes) if known else None
@@ -132,11 +134,13 @@ class CachedClusterState:
         return bool(self._caches.affinities.record(key))
 
     def handle(self, handle_id: str) -> str | None:
+        """The revision of its record."""
         key = HandleKey(handle_id)
         found = self._caches.handles.get(key) if self._caches.handles.record(key) else None
         return None if found is None else str(found.revision)
 
     def learn_pod(self, namespace: str, pod: str, key: ResourceKey) -> None:
+        """Note that the record behind ``key``, of this pod, was added, changed or removed."""
         if self.is_kubernetes:
             return
         keys = tuple(known for known in self._keys.pop((namespace, pod), ()) if known != key)
@@ -184,6 +188,7 @@ class CachedClusterState:
         return "no pod uses it"
 
     def endpoint(self, key: ResourceKey) -> LostEndpoint | None:
+        """A Kubernetes pod's endpoint in a separate datastore; None for every other record."""
         cache = self._caches.endpoints
         seen, found = (_unfold(key, cache.record(key)), cache.get(key)) if cache is not None else (None, None)
         if found is None or seen is None or not seen.orchestrated or not seen.name:

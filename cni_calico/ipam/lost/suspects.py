@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from sys import intern
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from cni_calico.ipam.lost import leaks
+from cni_calico.ipam.lost.cached_state import CachedClusterState
 from cni_calico.ipam.lost.leaks import (
     KINDS,
     BlockFacts,
@@ -20,7 +21,6 @@ from cni_calico.ipam.lost.leaks import (
     Holding,
     IdleHandle,
     KeptHolding,
-    Known,
     LostBlock,
     LostEndpoint,
     LostNode,
@@ -70,30 +70,6 @@ class _Index:
             self._on[hash(anchor)] = left if len(left) > 1 else left[0]
 
 
-class ClusterState(Known, Protocol):
-    """What the caches show now."""
-
-    @property
-    def is_kubernetes(self) -> bool:
-        """Whether the datastore's nodes are Kubernetes' own."""
-
-    def block(self, cidr: Network) -> BlockFacts | None: ...
-
-    def has_affinity(self, key: AffinityKey) -> bool: ...
-
-    def handle(self, handle_id: str) -> str | None:
-        """The revision of its record."""
-
-    def endpoint(self, key: ResourceKey) -> LostEndpoint | None:
-        """A Kubernetes pod's endpoint in a separate datastore; None for every other record."""
-
-    def node(self, name: str) -> LostNode | None:
-        """The record of a node of Kubernetes in a separate datastore; None for every other."""
-
-    def learn_pod(self, namespace: str, pod: str, key: ResourceKey) -> None:
-        """Note that the record behind ``key``, of this pod, was added, changed or removed."""
-
-
 @dataclass(slots=True)
 class Suspicion:
     """``since``: when it was first seen, ``not_before``: when to check it again; on the janitor's clock."""
@@ -106,7 +82,7 @@ class Suspicion:
 class Suspects:
     """For one thread. ``clock_s``: Unix time, as records have it."""
 
-    def __init__(self, state: ClusterState, clock_s: Callable[[], float] = time.time) -> None:
+    def __init__(self, state: CachedClusterState, clock_s: Callable[[], float] = time.time) -> None:
         self._clock_s = clock_s
         self.all: dict[Subject, Suspicion] = {}
         self._state = state

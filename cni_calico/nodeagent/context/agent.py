@@ -14,7 +14,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.access import DatastoreConfig
-from cni_calico.nodeagent.context.kubernetes import KubernetesNode
+from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.settings import NodeSettings
 
 STEP_S = 30.0
@@ -33,7 +33,7 @@ class Context:
     wait: Callable[[float], bool]
     files: Files = field(default_factory=Files)
     fresh: Fresh = field(default_factory=Fresh)
-    kubernetes: KubernetesNode | None = None
+    kubernetes: ApiNode | None = None
     kubernetes_store: KubernetesStore | None = None  # for Secrets and services, with every datastore
     relayed: RelayedStore | None = None  # the records that all nodes read, received from a relay
     ipv6_support: bool = True

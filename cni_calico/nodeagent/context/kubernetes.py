@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from cni_calico.daemon.fresh import Fresh
@@ -36,18 +36,8 @@ class KubernetesFacts:
     pod_cidrs: tuple[Network, ...] = ()
 
 
-class KubernetesNode(Protocol):
-    """The Kubernetes node this agent runs on."""
-
-    def read_facts(self, deadline: Deadline) -> KubernetesFacts:
-        """Raises DatastoreError, NodeNotSetUp."""
-
-    def set_network_unavailable(self, unavailable: bool, deadline: Deadline) -> None:
-        """Set the node's condition NetworkUnavailable (reason CalicoIsUp or CalicoIsDown). Raises DatastoreError."""
-
-
 class ApiNode:
-    """A KubernetesNode that uses the API server."""
+    """The Kubernetes node this agent runs on, of the API server."""
 
     def __init__(self, api: KubernetesAPI, name: str) -> None:
         self.api = api
@@ -55,6 +45,7 @@ class ApiNode:
         self._config_maps: dict[str, Mapping[str, Any] | None] = {}
 
     def read_facts(self, deadline: Deadline) -> KubernetesFacts:
+        """Raises DatastoreError, NodeNotSetUp."""
         node = self.api.get(f"/api/v1/nodes/{quote(self._name)}", deadline, f"read Kubernetes node {self._name}")
         if node is None:
             raise NodeNotSetUp(
@@ -80,6 +71,7 @@ class ApiNode:
         return self._config_maps[name]
 
     def set_network_unavailable(self, unavailable: bool, deadline: Deadline) -> None:
+        """Set the node's condition NetworkUnavailable (reason CalicoIsUp or CalicoIsDown). Raises DatastoreError."""
         now = Fresh().timestamp()
         condition = {
             "type": "NetworkUnavailable",

@@ -42,7 +42,7 @@ class Unreadable(FakePacketFilter):
 
 
 class OnKubernetes:
-    """A KubernetesNode that nobody asks anything."""
+    """A node of Kubernetes that nobody asks anything."""
 
     def read_facts(self, deadline: Deadline) -> KubernetesFacts:
         raise AssertionError
