@@ -7,8 +7,7 @@ is out of date. A line that cannot be read changes nothing. Without the file no 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cni_calico.flows.export.wanted import EndPath, ExportedEnd
@@ -72,16 +71,7 @@ class EndsElsewhere:
         """Returns whether ends may have changed."""
         self.network_sets.look()
         self.services.look()
-        if self._file.changed():
-            data, is_another = self._file.read_on()
-            if is_another:
-                self._forget()
-            self._take(data.splitlines())
-        elif self._ends and not os.path.exists(self._file.path):
-            self._forget()
-        else:
-            return False
-        return True
+        return self._file.follow(self._forget, parse_end, self._take)
 
     def get(self, address: bytes) -> EndName | None:
         keys = self._at.get(address)
@@ -93,17 +83,10 @@ class EndsElsewhere:
     def _forget(self) -> None:
         self._ends, self._at, self._exported, self._labels = {}, {}, {}, {}
 
-    def _take(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            try:
-                key, end = parse_end(line)
-            except ValueError:
-                continue
-            self._remove(key)
-            if end is not None:
-                self._put(key, end)
-
-    def _put(self, key: str, end: EndElsewhere) -> None:
+    def _take(self, key: str, end: EndElsewhere | None) -> None:
+        self._remove(key)
+        if end is None:
+            return
         labels = self._labels.setdefault(frozenset(end.labels.items()), end.labels)  # those of a Deployment are alike
         self._ends[key] = end._replace(labels=labels)
         for address in end.addresses:

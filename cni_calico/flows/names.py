@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from errno import EFBIG
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cni_calico.flows.deciders import FIRST, NUMBERS_BYTES, Decider, parse_line
 from cni_calico.flows.host_parameters import HostParameters, parse_parameters, render_parameters
@@ -29,7 +29,8 @@ _MOST_LABELLED = 5_000  # ends
 _TAIL = 512  # bytes by which a file is known that is only longer: more than a line
 _UNWRITTEN = 1 << 16  # numbers that an earlier recorder may have given without writing them
 
-
+FollowedKey = TypeVar("FollowedKey")
+FollowedValue = TypeVar("FollowedValue")
 FOLDED_NETWORK, FOLDED_SET = "network", "networkset"
 FOLDED = FOLDED_NETWORK, FOLDED_SET
 
@@ -159,6 +160,32 @@ class FollowedFile:
         whole = data[: data.rfind(b"\n") + 1]
         self._end, self._tail = begin + len(whole), (whole or self._tail)[-_TAIL:]
         return whole, is_another
+
+    def follow(
+        self,
+        forget: Callable[[], None],
+        parse: Callable[[bytes], tuple[FollowedKey, FollowedValue]],
+        put: Callable[[FollowedKey, FollowedValue], None],
+    ) -> bool:
+        """``put`` what each line that is new says, after ``forget`` if the file is another one; ``forget`` if it is
+        gone. A line for which ``parse`` raises ValueError changes nothing. Returns whether anything may have changed.
+        """
+        if self._seen is not None and not os.path.exists(self.path):
+            self._seen, self._end, self._tail = None, 0, b""
+            forget()
+            return True
+        if not self.changed():
+            return False
+        data, is_another = self.read_on()
+        if is_another:
+            forget()
+        for line in data.splitlines():
+            try:
+                key, value = parse(line)
+            except ValueError:
+                continue
+            put(key, value)
+        return bool(data) or is_another
 
 
 class Deciders:

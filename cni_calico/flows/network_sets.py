@@ -9,8 +9,7 @@ changes, of which the last one of a set counts. A set that there is no room for 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from cni_calico.flows.names import FollowedFile
@@ -78,13 +77,7 @@ class NetworkSets:
         return len(self._sets)
 
     def look(self) -> None:
-        if self._file.changed():
-            data, is_another = self._file.read_on()
-            if is_another:
-                self._forget()
-            self._take(data.splitlines())
-        elif self._sets and not os.path.exists(self._file.path):
-            self._forget()
+        self._file.follow(self._forget, parse_set, self._take)
 
     def find(self, address: bytes, namespace: str) -> NetworkSetName | None:
         if not self._sets:
@@ -107,16 +100,11 @@ class NetworkSets:
                     best = one if best is None else min(best, one)
         return None if best is None else self._sets[best[2]][0]
 
-    def _take(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            try:
-                path, found = parse_set(line)
-            except ValueError:
-                continue
-            self._found.clear()
-            self._remove(path)
-            if found is not None and self._networks + len(found.networks) <= _MOST_ALL:
-                self._put(path, found)
+    def _take(self, path: SetPath, found: NetworkSetLine | None) -> None:
+        self._found.clear()
+        self._remove(path)
+        if found is not None and self._networks + len(found.networks) <= _MOST_ALL:
+            self._put(path, found)
 
     def _put(self, path: SetPath, found: NetworkSetLine) -> None:
         self._sets[path] = NetworkSetName(*path, found.labels), found.networks

@@ -8,7 +8,6 @@ service counts. The first of several with one address and port, by name, is the 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -88,16 +87,7 @@ class NamedServices:
 
     def look(self) -> bool:
         """Returns whether something is another one now."""
-        if self._file.changed():
-            data, is_another = self._file.read_on()
-            if is_another:
-                self._forget()
-            self._take(data.splitlines())
-            return bool(data)
-        if self._known and not os.path.exists(self._file.path):
-            self._forget()
-            return True
-        return False
+        return self._file.follow(self._forget, parse_line, self._take)
 
     def find(self, record: FlowRecord) -> ServiceName | None:
         """Of a connection to a service; None also while it is not known where it was sent, as of what was denied."""
@@ -111,21 +101,16 @@ class NamedServices:
                 return ServiceName(*path, there[path].name)
         return None
 
-    def _take(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            try:
-                path, found = parse_line(line)
-            except ValueError:
-                continue
-            for place, _ in _places(self._known.pop(path, None)):
-                there = self._at.get(place, {})
-                there.pop(path, None)
-                if not there:
-                    self._at.pop(place, None)
-            if found is not None and len(self._at) + len(found.addresses) * len(found.ports) <= _MOST:
-                self._known[path] = found
-                for place, port in _places(found):
-                    self._at.setdefault(place, {})[path] = port
+    def _take(self, path: ServicePath, found: ServiceLine | None) -> None:
+        for place, _ in _places(self._known.pop(path, None)):
+            there = self._at.get(place, {})
+            there.pop(path, None)
+            if not there:
+                self._at.pop(place, None)
+        if found is not None and len(self._at) + len(found.addresses) * len(found.ports) <= _MOST:
+            self._known[path] = found
+            for place, port in _places(found):
+                self._at.setdefault(place, {})[path] = port
 
 
 def _places(found: ServiceLine | None) -> Iterable[tuple[_ServicePlace, ServicePort]]:

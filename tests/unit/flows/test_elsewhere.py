@@ -61,6 +61,8 @@ def test_without_the_file_nobody_has_a_name(tmp_path: Path) -> None:
     path.unlink()
     assert ends.look()
     assert ends.get(ADDRESSES[0]) is None and ends.find(("shop", "web")) is None
+    path.write_bytes(render_end("a", end("web", ADDRESSES[0])))  # word for word what was there before
+    assert ends.look() and ends.get(ADDRESSES[0]) == EndName("pod", "shop", "web")
 
 
 def test_who_has_the_address_by_now(tmp_path: Path) -> None:
