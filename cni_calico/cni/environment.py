@@ -81,7 +81,6 @@ class CniArgs:
     pod_namespace: str = ""
     pod_name: str = ""
     pod_uid: str = ""
-    infra_container_id: str = ""
     ip: IPv4Address | IPv6Address | None = None
     test_namespace: str = ""
 
@@ -127,7 +126,6 @@ def parse_args(text: str) -> CniArgs:
         pod_namespace=values.get("K8S_POD_NAMESPACE", ""),
         pod_name=values.get("K8S_POD_NAME", ""),
         pod_uid=values.get("K8S_POD_UID", ""),
-        infra_container_id=values.get("K8S_POD_INFRA_CONTAINER_ID", ""),
         ip=address,
         test_namespace=values.get("CNI_TEST_NAMESPACE", ""),
     )

@@ -41,7 +41,6 @@ class WirePods:
         self.addresses = [text for text in addresses if ip_address(text).version in encrypted.families]
         self.tokens: dict[str, str] = {}
         self._of_host: dict[str, str] = {}  # tokens that the first host itself sends, by address
-        self._sent_by_host: Mapping[str, int] = {}
 
     def start(self) -> Iterator[Trial]:
         """What cannot be tried is yielded; then there are no tokens."""

@@ -49,7 +49,6 @@ class LegacyFilter:
         self._lock_s = lock_s
         self._families = {family: FilterFamily(Compiler(marks)) for family in FAMILY.values()}
         self._counts: dict[int, programs.RuleCounts] = {}
-        self._marks = marks
 
     def close(self) -> None:
         for one in self._counts.values():
