@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cni_calico.ctl.listing import read_kind
 from cni_calico.ctl.session import Session
 from cni_calico.daemon.settings_table import FALSE
-from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_node
-from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Node
 from cni_calico.model.wireguard import (
     MADE,
@@ -55,14 +55,9 @@ class WantedEncryption:
 
 def read_nodes(session: Session) -> tuple[dict[str, Node], dict[str, str]]:
     """The Nodes, and why the others could not be read. Raises DatastoreError."""
-    nodes, unread = {}, {}
-    for item in session.store.list(ResourceList("Node"), session.deadline).items:
-        assert isinstance(item.key, ResourceKey)
-        try:
-            nodes[item.key.name] = decode_node(item.key, item.value)
-        except CorruptRecord as e:
-            unread[item.key.name] = str(e)
-    return nodes, unread
+    unread: dict[str, str] = {}
+    found = read_kind(session, "Node", decode_node, lambda key, error: unread.update({key.name: str(error)}))
+    return {key.name: node for key, node in found}, unread
 
 
 def read_wanted(session: Session) -> WantedEncryption:

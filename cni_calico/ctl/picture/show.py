@@ -14,13 +14,12 @@ from dataclasses import asdict
 
 from cni_calico import directories
 from cni_calico.ctl.ipam.records import read_cluster, read_records
+from cni_calico.ctl.listing import read_kind
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.picture.facts import Picture, picture_of
 from cni_calico.ctl.session import Session
-from cni_calico.errors import CorruptRecord
-from cni_calico.model.documents.codec import decode
-from cni_calico.model.keys import ResourceList
+from cni_calico.model.documents.codec import decode_resource
 from cni_calico.model.resources import Resource
 from cni_calico.nodeagent.status import file as agent_status
 
@@ -61,13 +60,5 @@ def _read_backend(nodes: Collection[str]) -> str:
 
 
 def _read(session: Session, kind: str) -> list[Resource]:
-    found = []
-    for item in session.store.list(ResourceList(kind), session.deadline).items:
-        try:
-            record = decode(item.key, item.value)
-        except CorruptRecord as e:
-            session.note_damaged(item.key, str(e))
-            continue
-        assert isinstance(record, Resource)
-        found.append(record)
-    return found
+    found = read_kind(session, kind, decode_resource, lambda key, error: session.note_damaged(key, str(error)))
+    return [record for _, record in found]

@@ -6,18 +6,17 @@ nodes through a tunnel, a connection passes the tunnel's interface. Answers name
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from cni_calico.ctl.addresses import addresses_of_node
 from cni_calico.ctl.ipam.records import read_pools
+from cni_calico.ctl.listing import read_kind
 from cni_calico.ctl.policy.interfaces import NodeHosts, node_hosts
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_resource
-from cni_calico.model.keys import ResourceKey, ResourceList
+from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Address, IPPool, Node, Resource
 from cni_calico.nodeagent.context.configurations import select_scoped, spec_of
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
@@ -249,12 +248,7 @@ def read_views(session: Session, records: PolicyRecords, nodes: Iterable[str]) -
 
 def _read_felix(session: Session) -> dict[str, Resource]:
     """The FelixConfigurations that can be read, by name."""
-    found: dict[str, Resource] = {}
-    for item in session.store.list(ResourceList("FelixConfiguration"), session.deadline).items:
-        if isinstance(item.key, ResourceKey):
-            with suppress(CorruptRecord):
-                found[item.key.name] = decode_resource(item.key, item.value)
-    return found
+    return {key.name: record for key, record in read_kind(session, "FelixConfiguration", decode_resource)}
 
 
 def _felix_of(felix: Mapping[str, Resource], name: str, node: Node | None) -> FelixSettings:

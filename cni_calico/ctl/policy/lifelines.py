@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
+from cni_calico.ctl.listing import read_kind
 from cni_calico.ctl.policy.hosts import (
     HostGate,
     HostVerdict,
@@ -24,10 +25,9 @@ from cni_calico.ctl.policy.hosts import (
 from cni_calico.ctl.policy.interfaces import NodeHosts
 from cni_calico.ctl.policy.records import PolicyRecords, load_hosts, load_stored
 from cni_calico.ctl.session import Session
-from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_resource
-from cni_calico.model.keys import ResourceKey, ResourceList
-from cni_calico.model.resources import Node, Resource
+from cni_calico.model.keys import ResourceKey
+from cni_calico.model.resources import Node
 from cni_calico.nodeagent.bgp.config.lifelines import BGP_PORT, desired_lifelines
 from cni_calico.nodeagent.bgp.config.peers import desired_peers, node_address
 from cni_calico.nodeagent.bgp.config.records import BgpRecords, parse_records
@@ -59,7 +59,9 @@ def read_cut_sessions(session: Session, written: Collection[ResourceKey] = ()) -
 
 def read_sessions(session: Session, nodes: Mapping[str, Node], views: Mapping[str, NodeHosts]) -> NodeSessions:
     """What the sessions of the nodes with host endpoints need besides failsafe ports."""
-    configurations, peers = (_read(session, kind) for kind in ("BGPConfiguration", "BGPPeer"))
+    configurations, peers = (  # what cannot be read the agents leave out as well
+        [record for _, record in read_kind(session, kind, decode_resource)] for kind in ("BGPConfiguration", "BGPPeer")
+    )
     found: NodeSessions = {}
     for name, view in views.items():
         if name not in nodes:
@@ -70,17 +72,6 @@ def read_sessions(session: Session, nodes: Mapping[str, Node], views: Mapping[st
         snapshot = snapshot_of(records, name, nodes=nodes.values())
         lines = desired_lifelines(snapshot, desired_peers(snapshot).peers)
         found[name] = tuple(lines if any(not _is_open(view, line, nodes[name]) for line in lines) else ())
-    return found
-
-
-def _read(session: Session, kind: str) -> list[Resource]:
-    """The resources of a kind, without those that cannot be read, which the agents leave out as well."""
-    found = []
-    for item in session.store.list(ResourceList(kind), session.deadline).items:
-        try:
-            found.append(decode_resource(item.key, item.value))
-        except CorruptRecord:
-            continue
     return found
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE, parse_key, read_files
+from cni_calico.ctl.listing import read_kind
 from cni_calico.ctl.policy.claims import claims_addresses, confirm
 from cni_calico.ctl.rule_budget import read_rule_budget
 from cni_calico.ctl.session import Session
@@ -177,12 +178,8 @@ def _ignore(problem: object) -> None:
 
 
 def _read_nodes(session: Session, warn: Callable[[object], None]) -> Iterator[tuple[str, Node]]:
-    for item in session.store.list(ResourceList("Node"), session.deadline).items:
-        if isinstance(item.key, ResourceKey):
-            try:
-                yield item.key.name, decode_node(item.key, item.value)
-            except CorruptRecord as e:
-                warn(e)
+    found = read_kind(session, "Node", decode_node, lambda _, error: warn(error))
+    return ((key.name, node) for key, node in found)
 
 
 def read_policy_file(document: dict[str, Any], namespace: str) -> tuple[ResourceKey, Document]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cni_calico.ctl.listing import read_kind
 from cni_calico.ctl.resources.derived import plan_stored
 from cni_calico.ctl.session import (
     OperationNotSupported,
@@ -22,12 +23,12 @@ from cni_calico.ctl.session import (
 )
 from cni_calico.datastore.cas import update
 from cni_calico.datastore.interface import Document, Versioned
-from cni_calico.errors import CorruptRecord, InvalidConfig
+from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import decode_pool, decode_resource
 from cni_calico.model.documents.default_allow import DEFAULT_ALLOW, default_allow
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.documents.tiers import TIERED_KINDS, TIERS
-from cni_calico.model.keys import Key, ResourceKey, ResourceList
+from cni_calico.model.keys import Key, ResourceKey
 from cni_calico.model.resources import IPPool
 from cni_calico.model.validation.defaults import as_shown, with_defaults
 from cni_calico.model.validation.report import Problem
@@ -114,13 +115,7 @@ def read_resource(session: Session, key: ResourceKey) -> Versioned:
 
 def read_pools(session: Session) -> list[IPPool]:
     """The stored pools, without those that cannot be read."""
-    pools = []
-    for item in session.store.list(ResourceList("IPPool"), session.deadline).items:
-        try:
-            pools.append(decode_pool(item.key, item.value))
-        except CorruptRecord:
-            continue
-    return pools
+    return [pool for _, pool in read_kind(session, "IPPool", decode_pool)]
 
 
 def require_filters(session: Session, key: ResourceKey, document: Mapping[str, Any]) -> None:

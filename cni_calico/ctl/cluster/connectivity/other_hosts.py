@@ -18,11 +18,10 @@ from ipaddress import ip_address
 
 from cni_calico.ctl.addresses import addresses_of_node
 from cni_calico.ctl.cluster.connectivity.findings import FAILED, OK, SKIPPED, Trial
+from cni_calico.ctl.listing import read_kind
 from cni_calico.ctl.session import CommandFailed, Session
-from cni_calico.errors import CorruptRecord
 from cni_calico.model.documents.codec import decode_endpoint, decode_node
-from cni_calico.model.keys import ResourceKey, ResourceList
-from cni_calico.model.resources import Address, Node
+from cni_calico.model.resources import Address
 
 MakeAny = Callable[[int, int, int], socket.socket]  # family, kind, protocol
 
@@ -59,13 +58,8 @@ class Heard:
 
 def read_hosts(session: Session, own_node: str, wanted: Collection[str]) -> list[OtherHost]:
     """The other hosts, or those that are wanted. Raises CommandFailed if one of these does not exist."""
-    nodes: dict[str, Node] = {}
-    for item in session.store.list(ResourceList("Node"), session.deadline).items:
-        assert isinstance(item.key, ResourceKey)
-        try:
-            nodes[item.key.name] = decode_node(item.key, item.value)
-        except CorruptRecord as e:
-            session.note_damaged(item.key, str(e))
+    found = read_kind(session, "Node", decode_node, lambda key, error: session.note_damaged(key, str(error)))
+    nodes = {key.name: node for key, node in found}
     for name in wanted:
         if name not in nodes:
             raise CommandFailed(f"cannot check the network: there is no node {name}")
@@ -81,11 +75,7 @@ def read_hosts(session: Session, own_node: str, wanted: Collection[str]) -> list
 def _read_targets(session: Session) -> dict[str, dict[int, Address]]:
     """By node, an address of a container for each family."""
     found: dict[str, dict[int, Address]] = {}
-    for item in session.store.list(ResourceList("WorkloadEndpoint"), session.deadline).items:
-        try:
-            endpoint = decode_endpoint(item.key, item.value)
-        except CorruptRecord:
-            continue
+    for _, endpoint in read_kind(session, "WorkloadEndpoint", decode_endpoint):
         for net in endpoint.ip_networks:
             found.setdefault(endpoint.node, {}).setdefault(net.version, net.network_address)
     return found
