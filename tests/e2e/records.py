@@ -15,9 +15,10 @@ from typing import Any
 
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.etcd.messages import pb
-from cni_calico.datastore.interface import Write
+from cni_calico.datastore.interface import Datastore, Write
 from cni_calico.datastore.local.file import SUB_BITS
 from cni_calico.deadline import Deadline
+from cni_calico.errors import OutcomeUnknown
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import EverythingList, etcd_path, parse_path
 
@@ -36,9 +37,22 @@ def put(config: DatastoreConfig, documents: Mapping[str, Any]) -> None:
         for path, document in documents.items():
             key = parse_path(path)
             assert key is not None, path
-            store.commit([Write.put(key, document) if document is not None else Write.remove(key)], Deadline.after(10))
+            _commit(store, Write.put(key, document) if document is not None else Write.remove(key))
     finally:
         store.close()
+
+
+def _commit(store: Datastore, write: Write) -> None:
+    """Again as long as the outcome is unknown: on a busy machine etcd takes longer than a client waits for an answer,
+    and the same write twice is one.
+    """
+    deadline = Deadline.after(30)
+    while True:
+        try:
+            store.commit([write], deadline)
+        except OutcomeUnknown:
+            continue
+        return
 
 
 def read_raw(config: DatastoreConfig) -> dict[str, bytes]:
