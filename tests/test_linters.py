@@ -849,7 +849,8 @@ SHARED_NAMES = {
 def defined_in(path: Path) -> tuple[set[str], set[str]]:
     """(the names of the fixtures that a file defines, its other names at the top)."""
     tree = ast.parse((ROOT / path).read_text())
-    functions = [each for each in walked(tree) if isinstance(each, ast.FunctionDef)]
+    bodies = [tree.body, *(each.body for each in tree.body if isinstance(each, ast.ClassDef))]
+    functions = [each for body in bodies for each in body if isinstance(each, ast.FunctionDef)]
     fixtures = {each.name for each in functions if any("fixture" in ast.unparse(by) for by in each.decorator_list)}
     named = {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.ClassDef)}
     targets = [target for each in tree.body if isinstance(each, ast.Assign) for target in each.targets]
