@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from cni_calico.datastore.encoding import decode_document, prefix_end, read_document
@@ -97,9 +96,7 @@ class EtcdWatch:
     def __enter__(self) -> EtcdWatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cancel()
 
     # -- the thread's side ----------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Protocol
 
 from cni_calico.datastore.http import Connection, Lost
@@ -196,9 +195,7 @@ class KubernetesWatch:
     def __enter__(self) -> KubernetesWatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

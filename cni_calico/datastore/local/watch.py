@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from os import getpid, register_at_fork
-from types import TracebackType
 
 from cni_calico.datastore.encoding import read_document
 from cni_calico.datastore.interface import Document, Event
@@ -191,7 +190,5 @@ class LocalWatch:
     def __enter__(self) -> LocalWatch:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cancel()

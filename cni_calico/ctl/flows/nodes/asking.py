@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from cni_calico.ctl.flows.nodes.agents import NodeAgent
@@ -51,7 +50,7 @@ class AskedNodes:
             thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._stopping = True
             running = list(self._running.values())

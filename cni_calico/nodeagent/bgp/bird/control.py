@@ -10,7 +10,6 @@ from __future__ import annotations
 import socket
 import time
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from cni_calico import faults
 from cni_calico.deadline import Deadline
@@ -105,9 +104,7 @@ class BirdControl:
     def __enter__(self) -> BirdControl:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
 
     def ask(self, command: str, deadline: Deadline) -> BirdReply:
