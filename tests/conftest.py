@@ -43,6 +43,7 @@ pytest_plugins = (
     "tests.fixtures.namespaces",
     "tests.fixtures.nodes",
     "tests.fixtures.releases",
+    "tests.fixtures.seeds",
 )
 
 SUMMARY = "summary"  # the property of a test whose value is a line at the end of the run

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cni_calico.ctl.policy.records import PolicyRecords
@@ -14,6 +14,7 @@ from cni_calico.ctl.policy.replayed import Replay
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.policy.explain import decide
 from cni_calico.policy.wanted import Direction, Packed, Wanted, WantedEndpoint
+from tests.fixtures.seeds import Drawing
 from tests.netns.test_verdicts import TRIED
 from tests.netns.wire import UPLINK, Wire, open_wire
 from tests.unit.policy.cluster import as_packet, documents_for, graph_of, keys, record_of
@@ -104,20 +105,19 @@ def _predict(wire: Wire, seen: Counter[str], documents: dict[Any, Any], change: 
     assert [raw for (_, _, raw), there, no in zip(tried, found, expected, strict=True) if there is no] == []
 
 
-def check_predictions(changes: int) -> None:
-    limits = settings(max_examples=changes, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def check_predictions(drawing: Drawing, changes: int) -> None:
     seen: Counter[str] = Counter()
     with open_wire(FilterSettings()) as wire:
-        limits(given(documents=_clusters, change=_changes)(_predict))(wire, seen)
+        drawing.run(partial(_predict, wire, seen), changes, documents=_clusters, change=_changes)
     print(f"predicted: {dict(seen)}")
     assert seen["as before"] and seen["denied"] + seen["allowed"]
 
 
-def test_predictions() -> None:
-    check_predictions(12)
+def test_predictions(drawing: Drawing) -> None:
+    check_predictions(drawing, 12)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_many_predictions() -> None:
-    check_predictions(500)
+@pytest.mark.timeout(7200)
+def test_many_predictions(drawing: Drawing) -> None:
+    check_predictions(drawing, 500)

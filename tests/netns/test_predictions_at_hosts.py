@@ -5,12 +5,13 @@ applied: to the host, from the host, and through it, with and without a translat
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.fixtures.seeds import Drawing
 from tests.netns.test_host_verdicts import FROM_HOST, OWN, POD, HostWire, open_hosts, path_of
 from tests.netns.test_verdicts import TRIED, owners_of, strangers_among
 from tests.netns.wire import UPLINK
@@ -76,28 +77,21 @@ def _predict(hosts: HostWire, counts: Counter[str], documents: dict[Any, Any], c
     assert wrong == []
 
 
-def check_predictions(tmp_path: Path, changes: int) -> Counter[str]:
-    limits = settings(
-        max_examples=changes,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-    )
+def check_predictions(tmp_path: Path, drawing: Drawing, changes: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     with open_hosts(tmp_path) as hosts:
-        limits(given(documents=CLUSTERS, change=CHANGES)(_predict))(hosts, counts)
+        drawing.run(partial(_predict, hosts, counts), changes, documents=CLUSTERS, change=CHANGES)
     print(f"predicted: {dict(counts)}")
     return counts
 
 
-def test_predictions_about_hosts(tmp_path: Path) -> None:
-    counts = check_predictions(tmp_path, 12)
+def test_predictions_about_hosts(tmp_path: Path, drawing: Drawing) -> None:
+    counts = check_predictions(tmp_path, drawing, 12)
     assert counts["as before"] and counts["denied"] + counts["allowed"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_many_predictions_about_hosts(tmp_path: Path) -> None:
-    counts = check_predictions(tmp_path, 500)
+def test_many_predictions_about_hosts(tmp_path: Path, drawing: Drawing) -> None:
+    counts = check_predictions(tmp_path, drawing, 500)
     assert min(counts[one] for one in ("as before", "denied", "allowed", "changed by a host endpoint")) > 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.fixtures.seeds import Drawing
 from tests.netns.test_host_verdicts import FROM_HOST, OWN, path_of
 from tests.netns.test_verdicts import TRIED, owners_of
 from tests.unit.ctl.policy.at_hosts.worlds import CHANGES, CLUSTERS, ReplayedPackets, wanted_of, wrong
@@ -38,28 +39,22 @@ def check(documents: dict[Any, Any], change: dict[Any, Any], counts: Counter[str
     assert wrong(replayed, after, tried()) == []
 
 
-def run(states: int) -> Counter[str]:
+def run(drawing: Drawing, states: int) -> Counter[str]:
     counts: Counter[str] = Counter()
-    limits = settings(
-        max_examples=states,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-    )
-    limits(given(documents=CLUSTERS, change=CHANGES)(lambda documents, change: check(documents, change, counts)))()
+    tried = partial(check, counts=counts)
+    drawing.run(tried, states, documents=CLUSTERS, change=CHANGES)
     print(dict(counts))
     return counts
 
 
-def test_what_it_is_sure_of_is_right() -> None:
-    counts = run(40)
+def test_what_it_is_sure_of_is_right(drawing: Drawing) -> None:
+    counts = run(drawing, 40)
     assert min(counts[one] for one in ("as before", "denied", "allowed", "changed by a host endpoint")) > 0
     unsure = counts["uncertain"] + counts["uncertain sum"]
     assert unsure < sum(counts.values()) / 8
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_what_it_is_sure_of_many_is_right() -> None:
-    assert sum(run(1500).values()) > 100_000
+@pytest.mark.timeout(7200)
+def test_what_it_is_sure_of_many_is_right(drawing: Drawing) -> None:
+    assert sum(run(drawing, 1500).values()) > 100_000
