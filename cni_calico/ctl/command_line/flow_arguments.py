@@ -69,6 +69,9 @@ def add_flows(commands: Commands, common: CommandParser) -> None:
         help="serve a page on this host's loopback addresses, until interrupted (default a free port)",
     )
     flows.add_argument("--html", default="", metavar="FILE", help="write the page, with these flows inside")
+    flows.add_argument(
+        "--expectations", default="", metavar="FILE", help="write there what was decided, for 'calicoctl policy test'"
+    )
 
 
 class StagedAction(Action):

@@ -28,6 +28,7 @@ FLOWS: Mapping[str, Help] = {
             ("flows --staged changed --since 1h --aggregate", "what enforcing the staged policies would change"),
             ("flows --web --namespace shop", "as a page, until interrupted"),
             ("flows --html flows.html --since 8h", "as a page in a file"),
+            ("flows --since 24h --aggregate --expectations expected.yaml", "and a file for 'policy test'"),
             ("flows --since 1h --first 1 --from-label app=web -o dict", "the first one of an hour, in full"),
             ("flows --label app=db --not --to-label app=db", "what a workload's pods begin"),
             ("flows --service shop/db -o jsonpath='{[*].source.name}'", "who asks a service"),

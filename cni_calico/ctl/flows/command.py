@@ -36,6 +36,7 @@ def _require_fitting(arguments: Namespace) -> None:
         "-v": arguments.verbose,
         "--aggregate": arguments.aggregate,
         "--fail-if-denied": arguments.fail_if_denied,
+        "--expectations": bool(arguments.expectations),
     }
     why = {
         "--web": "give one of them",
@@ -44,7 +45,8 @@ def _require_fitting(arguments: Namespace) -> None:
         "-v": "each flow of a page has its command",
         "--aggregate": "it adds up what has ended: take --html for that",
         "--fail-if-denied": "a page has no exit status: take --html for that",
+        "--expectations": "a page is another file: give one of them",
     }
-    for option in ("--web", "-o", "-f", "-v", *others):
+    for option in ("--web", "-o", "-f", "-v", "--expectations", *others):
         if given[option]:
             raise InvalidConfig(f"{form} and {option} do not go together: {why[option]}")

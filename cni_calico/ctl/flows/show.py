@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from cni_calico.ctl.flows.expected import keeping_expected, require_expected_fits
 from cni_calico.ctl.flows.places import open_place
 from cni_calico.ctl.flows.staged import StagedSummary, describe_staged
 from cni_calico.ctl.output.texts import render_json, render_yaml
@@ -35,8 +36,10 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """
     steps = arguments.verbose or arguments.output not in ("table", "compact", "wide")
     query = replace(parse_query_arguments(arguments, datetime.now(UTC)), steps=steps)
+    require_expected_fits(arguments)
     printed = FlowPrinter(arguments)
-    for document in open_place(arguments, environ).ask(query, arguments.timeout):
+    documents = open_place(arguments, environ).ask(query, arguments.timeout)
+    for document in keeping_expected(arguments, documents) if arguments.expectations else documents:
         printed.take(document)
     text = printed.rest()
     if older := describe_kept(query, printed.kept):

@@ -182,7 +182,7 @@ OWN_VALUES = {
     **{(f"policy {name}", "--dir"): ["{policy_directory}"] for name in ("diff", "recommend", "replay")},
     **{(f"policy {name}", "--endpoints"): ["{workloads}"] for name in ("diff", "recommend", "replay", "test")},
     **{(f"policy {name}", "--flows"): ["{flows}"] for name in ("diff", "recommend", "replay")},
-    ("policy recommend", "--expectations"): ["{unused}"],
+    **{(name, "--expectations"): ["{unused}"] for name in ("flows", "policy recommend")},
     ("policy recommend", "--kind"): ["NetworkPolicy", "StagedNetworkPolicy"],
     ("policy replay", "--without"): ["NetworkPolicy/space/p"],
     ("datastore migrate import", "--filename"): ["{export}"],

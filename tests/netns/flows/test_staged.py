@@ -22,6 +22,7 @@ from cni_calico.nodeagent.recording.rules import RulesTeller
 from cni_calico.nodeagent.recording.staged import StagedRules
 from cni_calico.nodeagent.recording.staging import StagedFollower
 from cni_calico.nodeagent.status.flow_metrics import collect_flows
+from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.netns.flows.test_judging import Judged, policy
 from tests.netns.policing.lab import NODE, lab
@@ -70,6 +71,16 @@ def staging(tmp_path: Path) -> Iterator[Judged]:
         yield one
 
 
+def documented_delete() -> str:
+    """What docs/flows.md shows of a policy that would be deleted, in the names that it has here."""
+    text = (ROOT / "docs" / "flows.md").read_text()
+    found = text[text.index("# open-db.yaml") :].split("\n`--staged` shows it", 1)[0]
+    names = {"shop/database": "p", "kns.shop": "kns.default", "StagedNetworkPolicy": NAME.split()[0]}
+    for there, here in {**names, "7 x ": "", "7 changed": "1 changed"}.items():
+        found = found.replace(there, here)
+    return found
+
+
 def flows(seen: Judged, capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
     assert run(["flows", "-o", "jsonl", *words], {"CALICO_RUN_DIR": str(seen.root / "run")}) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -103,6 +114,12 @@ def test_what_would_be_is_said_and_is_not(staging: Judged, capsys: pytest.Captur
         return one["staged"]["decided"][-1]["said"] == "ingress: profile kns.default rule 0"
 
     until(is_deleted, "removing the policy would let the profile decide", pause_s=0.1)
+    said = " ".join(documented_delete().split())
+    asked = ["--staged", "changed", "--aggregate", "--since", "1h"]
+    assert run(["flows", *asked], {"CALICO_RUN_DIR": str(seen.root / "run")}) == 0
+    shown = capsys.readouterr()
+    (line,) = (one for one in shown.out.splitlines() if " DENIED " in one)
+    assert line.split("DENIED")[1].strip() in said and shown.err.splitlines()[0] in said
     lab.remove("StagedGlobalNetworkPolicy", "p")
     seen.until("nothing is staged", lambda said: not said.get("staged_policies"))
     assert all("staged" not in one for one in flows(seen, capsys, "--staged", "--since", "1h"))
@@ -124,6 +141,11 @@ def test_what_a_change_would_have_done_to_what_the_recorder_has(
     found = {one["traffic"]: one for one in json.loads(capsys.readouterr().out)["changes"]}
     assert found["udp/80"]["after"].startswith("DENIED") and found["udp/81"]["after"].startswith("allowed")
     assert {one["connections"] for one in found.values()} == {1}
+    expected = str(tmp_path / "expected.yaml")
+    assert run(["flows", "--host", "--since", "1h", "--expectations", expected], environ) == 0
+    assert run(["policy", "test", expected], environ) == 0
+    assert run(["policy", "test", expected, "--with", str(tmp_path / "new.yaml")], environ) == 1
+    capsys.readouterr()
     assert run(["policy", "recommend", *asked], environ) == 0
     (made,) = (one for one in json.loads(capsys.readouterr().out)["policies"] if "'b'" in one["spec"]["selector"])
     (rule,) = made["spec"]["ingress"]

@@ -1,13 +1,18 @@
-"""The examples of docs/policy-changes.md print what they say, and the script of docs/ci.md runs."""
+"""The examples of docs/policy-changes.md print what they say, and what docs/ci.md has runs."""
 
+import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 
+from cni_calico.ctl.main import run
 from tests.unit.ctl.conftest import Calicoctl
 from tests.unit.ctl.policy.shop import POLICIES, endpoints_file, policy, stored, write
 
@@ -41,6 +46,8 @@ def test_the_examples_print_what_they_say(tmp_path, capsys, monkeypatch):
             found.append(" ".join(first.split()[2:4]))
     assert {"policy diff", "policy replay", "policy recommend", "policy test"} <= {*found}
     assert sum(one == "policy replay" for one in found) >= 2  # pods, and at a host endpoint
+    schema = json.loads((ROOT / "docs" / "expectations.schema.json").read_text())
+    Draft202012Validator(schema).validate(yaml.safe_load(Path("expected.yaml").read_text()))
 
 
 def git(directory, *words):
@@ -49,9 +56,28 @@ def git(directory, *words):
     subprocess.run(["git", *words], cwd=directory, env={**os.environ, **identity, **committer}, check=True)
 
 
-@pytest.mark.parametrize(("ports", "status"), [([5432], 0), ([5432, 5433], 1), (["no port!"], 2)])
-def test_the_script_for_pull_requests(tmp_path, ports, status):
+def job(place):
+    """(command, environment) of what a pipeline runs."""
+    documents = (yaml.safe_load(block) for block in blocks("ci.md") if block.startswith(("on:", "policies:")))
+    github, gitlab = ({str(name): value for name, value in one.items()} for one in documents)
+    if place == "github":
+        assert github["True"]["pull_request"]["paths"] == ["policies/**"]  # YAML's "on"
+        checkout, step = github["jobs"]["policies"]["steps"]
+        assert checkout["with"]["fetch-depth"] == 0  # the target branch is there
+        return step["run"], {"GITHUB_BASE_REF": "main"}
+    (command,) = gitlab["policies"]["script"]
+    assert gitlab["policies"]["variables"]["GIT_DEPTH"] == 0
+    assert gitlab["policies"]["artifacts"]["paths"] == ["policy-diff.txt"]
+    return command, {"CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main"}
+
+
+@pytest.mark.parametrize(
+    ("place", "ports", "status"),
+    [("gitlab", [5432], 0), ("github", [5432, 5433], 1), ("gitlab", ["no port!"], 2)],
+)
+def test_the_script_for_pull_requests(tmp_path, place, ports, status):
     (script,) = (block for block in blocks("ci.md") if block.startswith("#!/bin/sh"))
+    command, variables = job(place)
     (tmp_path / "bin").mkdir()
     (tmp_path / "policies").mkdir()
     program = tmp_path / "bin" / "calicoctl"
@@ -63,13 +89,26 @@ def test_the_script_for_pull_requests(tmp_path, ports, status):
     git(tmp_path, "init", "-q", "-b", "main")
     git(tmp_path, "add", "policies")
     git(tmp_path, "commit", "-q", "-m", "policies")
+    git(tmp_path, "update-ref", "refs/remotes/origin/main", "main")  # as the checkouts leave it
     write(tmp_path / "policies" / "database.yaml", policy("database", "app == 'db'", [("app == 'web'", ports)]))
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    ran = subprocess.run(
-        ["sh", "policy-diff.sh", "main"], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
-    )
+    environ = {**os.environ, "PATH": path, **variables}
+    ran = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert ran.returncode == status, ran
+    assert (tmp_path / "policy-diff.txt").read_text() == ran.stdout
     if status == 1:
         assert "shop/app=web -> shop/app=db  ingress tcp 5433  DENIED" in ran.stdout
     if status == 2:
         assert "cannot use" in ran.stderr
+
+
+def test_the_expectations_of_a_pull_request(tmp_path, monkeypatch, capsys):
+    found = re.search("`calicoctl (policy test tests/ [^`]+)`", (ROOT / "docs" / "ci.md").read_text())
+    for name in ("policies", "tests"):
+        (tmp_path / name).mkdir()
+    (expected,) = (block for block in blocks("policy-changes.md") if block.startswith("# expected.yaml"))
+    (tmp_path / "tests" / "expected.yaml").write_text(expected + "\n")
+    monkeypatch.chdir(tmp_path)
+    for ports, status in (([5432], 0), ([5433], 1)):
+        write(tmp_path / "policies" / "database.yaml", policy("database", "app == 'db'", [("app == 'web'", ports)]))
+        assert run(found.group(1).split(), {}) == status, capsys.readouterr()

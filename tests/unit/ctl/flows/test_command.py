@@ -22,6 +22,8 @@ from cni_calico.errors import InvalidConfig
         ("--web -o json", "a page is no document"),
         ("--web -f", "a page goes on by itself"),
         ("--html f -f", "a file does not go on: take --web"),
+        ("--web --expectations f", "a page is another file"),
+        ("-f --expectations f", "the file is written when all flows are known"),
         ("--web -v", "each flow of a page has its command"),
         ("--web --aggregate", "take --html for that"),
         ("--web --fail-if-denied", "take --html for that"),
