@@ -57,7 +57,7 @@ def recommend(arguments: Namespace, environ: Mapping[str, str]) -> str:
     policies = list(learner.policies(arguments.kind))
     if not policies:
         trouble.append(f"there is no flow of a workload in namespace {namespace} that could be learnt from")
-    checked = _Checked(now, policies, flows, arguments)
+    checked = CheckedRecommendation(now, policies, flows, arguments)
     if arguments.expectations:
         _write_expectations(arguments.expectations, learner)
     text = _render(policies, checked, learner, trouble, arguments)
@@ -75,7 +75,7 @@ def _write_expectations(path: str, learner: Recommender) -> None:
         raise InvalidConfig(f"cannot write {path}: {e.strerror}") from e
 
 
-class _Checked:
+class CheckedRecommendation:
     """``denied``: recorded connections that would not be allowed any more; ``opened``: what would be allowed that is
     not now; ``kept``: connections that stay allowed; ``uncertain``: that cannot be judged.
     """
@@ -108,7 +108,7 @@ class _Checked:
 
 def _render(
     policies: list[RecommendedPolicy],
-    checked: _Checked,
+    checked: CheckedRecommendation,
     learner: Recommender,
     trouble: list[str],
     arguments: Namespace,

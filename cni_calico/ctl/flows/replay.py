@@ -22,12 +22,13 @@ from cni_calico.ctl.policy.proposed import read_proposed
 from cni_calico.ctl.policy.replayed import Replay, ReplayedRow, describe_judged
 from cni_calico.ctl.policy.review import Review, ReviewRow, ReviewSection
 from cni_calico.ctl.policy.review_file import require_fitting_page, write_review
+from cni_calico.ctl.policy.told_labels import told_labels_for
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 from cni_calico.flows.query import FlowQuery
 
 _LINE, _MOST_ROWS = 1 << 20, 200
-_HEAD = "Labels, network sets and services are those of now."
+_HEAD = "Labels are as recorded, network sets and services as now."
 
 
 def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
@@ -42,7 +43,7 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
     else:
         with open_session(arguments, environ) as session:
             change = read_proposed(session, arguments)
-    found = Replay(change.records, change.before, change.after, change.hosts)
+    found = Replay(change.records, change.before, change.after, change.hosts, told_labels_for(change))
     uncertain = list(change.uncertain)
     lost = 0
     for document in read_flows(arguments, environ):
@@ -55,6 +56,7 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
             found.add(document)
         elif "lost" in document:
             lost += int(document["lost"])
+    found.finish(change)
     if lost:
         found.uncertain["not in any line: too many different ones, or lost"] += lost
     rows = [row for row in _sorted(found.changed.values()) if row.after.denied or arguments.any]

@@ -1,7 +1,8 @@
 """The ends of recorded flows: which workload of now is meant, or which address outside.
 
-Rule: an end is found or it is uncertain, with the reason. A pod that is gone is as its owner's other pods, if these are
-alike. Whose an address is that several say is theirs nobody knows, unless the flow has a name.
+Rule: an end is found or it is uncertain, with the reason. Labels that were recorded decide where somebody knows
+workloads that have them (told_labels); else a pod that is gone is as its owner's other pods, if these are alike. Whose
+an address is that several say is theirs nobody knows, unless the flow has a name.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Protocol
 
 from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES
 from cni_calico.ctl.policy.records import workload_name
@@ -22,7 +23,7 @@ from cni_calico.policy.wanted import Packed
 
 _NUMBERS = {name: number for names in (PROTOCOL_NAMES, PROTOCOLS) for number, name in names.items()}
 _SIDES = ("src", "dst")
-_GONE = "a pod that is gone, and has no others of its owner"
+GONE = "a pod that is gone, and has no others of its owner"
 _NETWORK = "addresses that are recorded as a network or a network set"
 SHARED = "an address that several workloads or hosts say is theirs"
 
@@ -33,6 +34,33 @@ NO_FLOW = KeyError, TypeError, ValueError, AttributeError, OverflowError
 
 class Uncertain(Exception):
     """Its text is the reason."""
+
+
+class NeedsWorkload(Exception):
+    """A flow can be judged once there is a workload with the labels that it tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldWorkload:
+    """``like``: the workload of now that has all the rest in common with it."""
+
+    namespace: str
+    name: str
+    labels: frozenset[tuple[str, str]]
+    address: Packed
+    is_pod: bool
+    like: ResourceKey | None
+
+
+class ToldEnds(Protocol):
+    def has(self, record: WorkloadEndpoint, labels: Mapping[str, str]) -> bool:
+        """Whether a workload's labels are those that a flow tells."""
+
+    def tells_apart(self, one: Packed, other: Packed) -> bool:
+        """Whether a rule may tell these addresses apart, by networks."""
+
+    def find(self, told: ToldWorkload) -> ResourceKey:
+        """Raises Uncertain, and NeedsWorkload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +86,10 @@ class SeenConnections:
         self.seen[reporter] = self.seen.get(reporter, 0) + connections
         self.last = max(self.last, last)
 
+    def join(self, other: SeenConnections) -> None:
+        for reporter, connections in other.seen.items():
+            self.add(reporter, connections, other.last)
+
     @property
     def connections(self) -> int:
         others = sum(number for who, number in self.seen.items() if who not in _SIDES)
@@ -65,19 +97,24 @@ class SeenConnections:
 
 
 class FlowEnds:
-    """``addresses``: of each workload that may be meant. ``kind``: what alike workloads have in common."""
+    """``endpoints``: those that there are. ``addresses``: of each workload that may be meant. ``kind``: what alike
+    workloads have in common. ``told``: knows workloads with the labels that flows tell; None: labels are those of now.
+    """
 
     def __init__(
         self,
         endpoints: Mapping[ResourceKey, WorkloadEndpoint],
         addresses: Mapping[ResourceKey, tuple[Packed, ...]],
         kind: Callable[[ResourceKey], Hashable],
+        told: ToldEnds | None = None,
     ) -> None:
-        self._addresses, self._kind = addresses, kind
+        self._addresses, self._kind, self._told, self._endpoints = addresses, kind, told, endpoints
         self._at: dict[Packed, ResourceKey] = {}
         self._shared: set[Packed] = set()
         for key, its in addresses.items():
             self._shared.update(address for address in its if self._at.setdefault(address, key) != key)
+            if key not in endpoints:  # made for what flows tell: without a name nobody is it
+                self._shared.update(its)
         self._named: dict[tuple[str, str], ResourceKey] = {}
         self._owned: dict[tuple[str, str], list[ResourceKey]] = {}
         for key, record in endpoints.items():
@@ -87,6 +124,8 @@ class FlowEnds:
                 for owner in _owners(name):
                     self._owned.setdefault((key.namespace, owner), []).append(key)
         self._ends: dict[tuple[str, str, int], ReplayedEnd] = {}
+        self._tokens = 0
+        self._labelled: dict[tuple[str, str, int], list[tuple[Mapping[str, str], ReplayedEnd]]] = {}
 
     def find(self, end: Mapping[str, Any]) -> ReplayedEnd:
         """Of an end in a document of ``calicoctl flows``. Raises Uncertain; one of NO_FLOW."""
@@ -98,6 +137,13 @@ class FlowEnds:
                 raise Uncertain(SHARED)
             return ReplayedEnd(self._at.get(packed), packed, packed)
         at = end["namespace"], end["name"], 6 if ":" in end["ip"] else 4
+        if self._told is not None and end.get("labels"):
+            for labels, found in self._labelled.get(at, ()):
+                if labels == end["labels"]:
+                    return found
+            made = self._labelled_end(end, ip_address(end["ip"]).packed, self._told)
+            self._labelled.setdefault(at, []).append((end["labels"], made))
+            return made
         known = self._ends.get(at)
         if known is None:
             known = self._ends[at] = self._named_end(end, ip_address(end["ip"]).packed)
@@ -107,11 +153,31 @@ class FlowEnds:
         there = self._named.get((end["namespace"], end["name"]))
         key = there or self._sibling(end["namespace"], end["name"])
         if key is None:
-            raise Uncertain(_GONE)
+            raise Uncertain(GONE)
         address = next((one for one in self._addresses[key] if len(one) == len(packed)), None)
         if address is None:
-            raise Uncertain(_GONE)
-        return ReplayedEnd(key, address, len(self._ends), there is None)
+            raise Uncertain(GONE)
+        return ReplayedEnd(key, address, self._token(), there is None)
+
+    def _labelled_end(self, end: Mapping[str, Any], packed: Packed, known: ToldEnds) -> ReplayedEnd:
+        """By its labels as they were recorded."""
+        namespace, name, labels = end["namespace"], end["name"], end["labels"]
+        there = self._named.get((namespace, name))
+        its = next((self._owned[namespace, one] for one in _owners(name) if (namespace, one) in self._owned), [])
+        for key in [there] if there else its:
+            address = next((one for one in self._addresses[key] if len(one) == len(packed)), None)
+            if address is None or known.tells_apart(address, packed):
+                continue
+            if known.has(self._endpoints[key], labels):
+                return ReplayedEnd(key, address, self._token(), there is None)
+        like = there or next(iter(its), None)
+        told = ToldWorkload(namespace, name, frozenset(labels.items()), packed, end.get("kind") == "pod", like)
+        key = known.find(told)
+        return ReplayedEnd(key, self._addresses[key][0], self._token(), there is None)
+
+    def _token(self) -> int:
+        self._tokens += 1
+        return self._tokens
 
     def _sibling(self, namespace: str, name: str) -> ResourceKey | None:
         """Another pod of the same owner, if all of them are alike."""

@@ -7,7 +7,7 @@ such; it never counts as unchanged.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ class ProposedChange:
     """``records``: everything, as of after the change. ``changed``: the keys that differ. ``uncertain``: what could not
     be read, in words. ``staged``: staged policies of the files, which enforce nothing. ``warnings``: what of the
     policies is not as their author may think. ``hosts``: what is known of hosts, if there are host endpoints.
+    ``replaced``: what the change takes the place of; None: nothing was there.
     """
 
     records: PolicyRecords
@@ -57,6 +58,17 @@ class ProposedChange:
     staged: tuple[ResourceKey, ...] = ()
     warnings: tuple[str, ...] = ()
     hosts: KnownHosts | None = None
+    replaced: Mapping[ResourceKey, GraphRecord | None] = field(default_factory=dict)
+
+    def with_workloads(self, made: Mapping[ResourceKey, WorkloadEndpoint]) -> tuple[Wanted, Wanted]:
+        """Both states, as if there were these workloads too, which the records have from then on."""
+        self.records.records.update(made)
+        after = _graph_of(self.records)
+        now = after.wanted()
+        for key, record in self.replaced.items():
+            after.put(key, record)
+        after.flush()
+        return after.wanted(), now
 
 
 def _nothing(records: Mapping[ResourceKey, GraphRecord]) -> Mapping[ResourceKey, GraphRecord]:
@@ -86,7 +98,7 @@ def read_proposed(session: Session | None, arguments: Namespace, made: MakesReco
     removed += [_named(name, records, arguments.namespace) for name in arguments.without]
     _require_tiers(new, records, removed)
     facts = read_host_facts(session, records, uncertain)
-    change = replace(_compared(records, new, removed, uncertain, tuple(staged)), hosts=facts)
+    change = replace(compared(records, new, removed, uncertain, tuple(staged)), hosts=facts)
     for warning in change.warnings:
         arguments.warn(warning)
     return change
@@ -101,7 +113,7 @@ def propose(now: ProposedChange, documents: Iterable[dict[str, Any]], arguments:
         key, record = _record("what was made", document, arguments, _CHANGEABLE, _POLICY_WORDS)
         assert record is not None
         new[key] = record
-    return replace(_compared(now.records, new, (), list(now.uncertain), ()), hosts=now.hosts)
+    return replace(compared(now.records, new, (), list(now.uncertain), ()), hosts=now.hosts)
 
 
 def _named(name: str, records: PolicyRecords, namespace: str) -> ResourceKey:
@@ -133,22 +145,20 @@ def _read_stored(session: Session, arguments: Namespace, uncertain: list[str]) -
     return records
 
 
-def _compared(
+def compared(
     records: PolicyRecords,
     new: FileRecords,
-    removed: Iterable[ResourceKey],
+    removed: Collection[ResourceKey],
     uncertain: list[str],
     staged: tuple[ResourceKey, ...],
 ) -> ProposedChange:
-    graph = Graph(lambda _: True, lambda _: True, alone=False)
-    graph.set_budget(records.budget)
-    for key, record in records.records.items():
-        graph.put(key, records.claimed.get(key, record))
-    graph.flush()
+    """What records would be, and decide, with ``new`` and without ``removed``. Raises InvalidConfig."""
+    graph = _graph_of(records)
     before = graph.wanted()
     uncertain += [f"{describe(key)} is not in force: {why}" for key, why in graph.problems.items()]
     known = dict(graph.problems)
     changed = [key for key, record in new.items() if not _is_same(records.records.get(key), record)]
+    replaced = {key: records.records.get(key) for key in (*changed, *removed)}
     for key in changed:
         graph.put(key, new[key])
         records.records[key] = new[key]
@@ -161,7 +171,17 @@ def _compared(
             raise InvalidConfig(f"cannot use {describe(key)}: {why}")
     records.over_budget = dict(graph.over_budget)
     told = graph.facts.told_warnings()
-    return ProposedChange(records, before, graph.wanted(), (*changed, *removed), uncertain, staged, told)
+    keys = *changed, *removed
+    return ProposedChange(records, before, graph.wanted(), keys, uncertain, staged, told, replaced=replaced)
+
+
+def _graph_of(records: PolicyRecords) -> Graph:
+    graph = Graph(lambda _: True, lambda _: True, alone=False)
+    graph.set_budget(records.budget)
+    for key, record in records.records.items():
+        graph.put(key, records.claimed.get(key, record))
+    graph.flush()
+    return graph
 
 
 def _is_same(one: GraphRecord | None, other: GraphRecord) -> bool:

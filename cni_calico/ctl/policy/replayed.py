@@ -1,14 +1,14 @@
 """Recorded flows, judged by two states of policy.
 
 Rule: a flow counts as changed or unchanged only if everything about it is known that its verdict needs; else it is
-uncertain, with the reason. Labels, network sets and services are those of now; a pod that is gone has those of its
-owner's other pods, if these agree.
+uncertain, with the reason. Labels are those that were recorded, in a second round for workloads that have others now;
+network sets and services are those of now.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any
@@ -18,8 +18,18 @@ from cni_calico.ctl.policy.at_hosts.outcomes import PORTS
 from cni_calico.ctl.policy.at_hosts.replayed import JudgedFlow, ReplayedHosts, ToldOfFlow, parse_told_of
 from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES, describe_decider
 from cni_calico.ctl.policy.end_names import EndNames
-from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, ReplayedEnd, SeenConnections, Uncertain, parse_point
+from cni_calico.ctl.policy.flow_ends import (
+    NO_FLOW,
+    FlowEnds,
+    NeedsWorkload,
+    ReplayedEnd,
+    SeenConnections,
+    Uncertain,
+    parse_point,
+)
+from cni_calico.ctl.policy.proposed import ProposedChange
 from cni_calico.ctl.policy.records import PolicyRecords
+from cni_calico.ctl.policy.told_labels import ToldLabels
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.explain import Decision
@@ -48,12 +58,20 @@ RowName = tuple[str, str, str, int, int]  # the ends, the traffic, and which ver
 
 
 class Replay:
-    """``add`` each flow. ``changed``: what would be decided otherwise; ``drifted``: what is decided otherwise than was
-    recorded, without any change; ``uncertain``: connections by reason; ``same``, ``others``: connections that nothing
-    changes for, and those that no policy decided about. ``facts``: of host endpoints; None: only what the records say.
+    """``add`` each flow, then ``finish``. ``changed``: what would be decided otherwise; ``drifted``: what is decided
+    otherwise than was recorded, without any change; ``uncertain``: connections by reason; ``same``, ``others``:
+    connections that nothing changes for, and those that no policy decided about. ``facts``: of host endpoints; None:
+    only what the records say. ``told``: knows workloads as flows tell them; None: labels are those of now.
     """
 
-    def __init__(self, records: PolicyRecords, before: Wanted, after: Wanted, facts: KnownHosts | None = None) -> None:
+    def __init__(
+        self,
+        records: PolicyRecords,
+        before: Wanted,
+        after: Wanted,
+        facts: KnownHosts | None = None,
+        told: ToldLabels | None = None,
+    ) -> None:
         self.changed: dict[RowName, ReplayedRow] = {}
         self.drifted: dict[RowName, ReplayedRow] = {}
         self.uncertain: Counter[str] = Counter()
@@ -65,7 +83,9 @@ class Replay:
         self._hosts = None if known is None else ReplayedHosts(known, records, before, after, judges)
         self._keys = before.endpoints.keys() & after.endpoints.keys()
         self._addresses = {key: before.endpoints[key].addresses for key in self._keys}
-        self._ends = FlowEnds(records.endpoints, self._addresses, self._kind)
+        self._told = told
+        there = {key: record for key, record in records.endpoints.items() if told is None or not told.has_made(key)}
+        self._ends = FlowEnds(there, self._addresses, self._kind, told)
         self._known: dict[tuple[object, ...], tuple[JudgedFlow, JudgedFlow]] = {}
         self._verdicts: dict[JudgedFlow, JudgedFlow] = {}
         self._verdict_of: dict[int, tuple[Decision, JudgedFlow]] = {}  # by which object the decision is
@@ -81,12 +101,15 @@ class Replay:
                 self.others += connections
                 return
             try:
-                source, destination = (self._ends.find(end) for end in ends)
+                source, destination = self._find(ends)
                 if source.key is None and destination.key is None and self._hosts is None:
                     raise Uncertain(_HOST)
                 protocol, *point = parse_point(flow, len(source.address))
                 told = None if self._hosts is None else parse_told_of(flow)
                 was, now = self._judge(source, destination, (protocol, point[0], point[1]), told)
+            except NeedsWorkload:
+                self._leave(flow, connections)
+                return
             except Uncertain as e:
                 self.uncertain[str(e)] += connections
                 return
@@ -101,6 +124,34 @@ class Replay:
             self.same += connections
             return
         row.add(reporter, connections, last)
+
+    def _leave(self, flow: Mapping[str, Any], connections: int) -> None:
+        """To the second round."""
+        assert self._told is not None
+        try:
+            self._told.keep(flow)
+        except Uncertain as e:
+            self.uncertain[str(e)] += connections
+
+    def finish(self, change: ProposedChange) -> None:
+        """The second round, of flows whose workloads the records have not as they were recorded."""
+        told = self._told
+        if told is None or not told.flows:
+            return
+        before, after = told.make(change)
+        second = Replay(change.records, before, after, change.hosts, told)
+        for flow in told.flows:
+            second.add(flow)
+        self.uncertain.update(second.uncertain)
+        self.same += second.same
+        for mine, its in ((self.changed, second.changed), (self.drifted, second.drifted)):
+            alike = {(row.source, row.destination, row.traffic, row.before, row.after): row for row in mine.values()}
+            for name, row in its.items():
+                known = alike.get((row.source, row.destination, row.traffic, row.before, row.after))
+                if known is None:
+                    mine[name] = row
+                else:
+                    known.join(row)
 
     def _row(
         self,
@@ -135,6 +186,18 @@ class Replay:
 
     def _same(self, made: JudgedFlow) -> JudgedFlow:
         return self._verdicts.setdefault(made, made)
+
+    def _find(self, ends: Iterable[Mapping[str, Any]]) -> list[ReplayedEnd]:
+        """Raises Uncertain; NeedsWorkload, after both were asked for."""
+        found, missing = list[ReplayedEnd](), None
+        for end in ends:
+            try:
+                found.append(self._ends.find(end))
+            except NeedsWorkload as e:
+                missing = e
+        if missing is not None:
+            raise missing
+        return found
 
     def _shown(self, end: ReplayedEnd) -> str:
         return str(ip_address(end.address)) if end.key is None else self._names.group_of(end.key)

@@ -12,7 +12,7 @@ from itertools import combinations
 StableLabels = frozenset[tuple[str, str]]
 BEST_LABELS = ("app.kubernetes.io/name", "app", "k8s-app")
 # what an owner gives each of its pods, or each of its versions, and what the datastore adds
-_VOLATILE = (
+VOLATILE = (
     "pod-template-hash",
     "controller-revision-hash",
     "pod-template-generation",
@@ -34,7 +34,7 @@ def stable_labels(labels: Mapping[str, str]) -> StableLabels:
     return frozenset(
         (name, value)
         for name, value in labels.items()
-        if name not in _VOLATILE
+        if name not in VOLATILE
         and not name.startswith(_OURS)
         and _NAME.fullmatch(name)
         and value.isprintable()

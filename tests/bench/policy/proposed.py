@@ -1,4 +1,4 @@
-"""What ``calicoctl policy diff``, ``replay`` and ``test`` take without their reading: CPU seconds and memory.
+"""What ``calicoctl policy diff``, ``replay``, ``recommend`` and ``test`` take without their reading: CPU and memory.
 
     .venv/bin/python tests/bench/policy/proposed.py diff [--policies 1000] [--endpoints 10000] [--change one|all]
 
@@ -20,12 +20,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from cni_calico.ctl.flows.recommend import CheckedRecommendation
 from cni_calico.ctl.policy.changed_rows import changed_rows
 from cni_calico.ctl.policy.expectations import KIND, VERSION, parse_expectations
-from cni_calico.ctl.policy.proposed import ProposedChange
+from cni_calico.ctl.policy.proposed import ProposedChange, compared
+from cni_calico.ctl.policy.recommended import Recommender
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.ctl.policy.replayed import Replay
 from cni_calico.ctl.policy.test import ExpectationTester
+from cni_calico.ctl.policy.told_labels import told_labels_for
 from cni_calico.model.documents.codec import decode_endpoint
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Metadata, Resource
@@ -105,27 +108,54 @@ def replay(policies: int, endpoints: int, flows: int) -> str:
     for number in range(policies):
         graph.put(*policy(number, policies, max(5, endpoints // 200), 8100))
     graph.flush()
-    found = Replay(records, before, graph.wanted())
-    chosen = random.Random(36)
+    change = ProposedChange(records, before, graph.wanted(), ())
+    found = Replay(records, before, change.after, None, told_labels_for(change))
+    for line in lines(flows, endpoints):
+        started = time.process_time()
+        found.add(json.loads(line))
+        TAKEN[0] += time.process_time() - started
+    known = sum(row.connections for row in (*found.changed.values(), *found.drifted.values())) + found.same
+    return f"replay of {flows} flows, {policies} policies, {endpoints} endpoints: {known} connections"
+
+
+def lines(flows: int, endpoints: int) -> Iterator[str]:
+    """Sums of flows between any two workloads."""
+    chosen, apps = random.Random(36), max(5, endpoints // 200)
     for number in range(flows):
-        source, destination = (1 + chosen.randrange(endpoints) for _ in range(2))
-        ends = [
-            {"kind": "pod", "namespace": "default", "name": f"p{one}", "ip": address(one)}
-            for one in (source, destination)
-        ]
+        ends: list[dict[str, Any]] = []
+        for one in (1 + chosen.randrange(endpoints) for _ in range(2)):
+            labels = {"app": f"a{one % apps}", "role": f"r{one // apps % 10}"}
+            ends.append(
+                {"kind": "pod", "namespace": "default", "name": f"p{one}", "ip": address(one), "labels": labels}
+            )
         ends[1]["port"] = 8000 + chosen.randrange(12)
-        line = json.dumps(
+        yield json.dumps(
             {
                 **{"last": "2026-11-26T14:02:11.403+00:00", "reporter": "dst", "protocol": "tcp", "connections": 3},
                 **{"verdict": "denied" if number % 10 else "allowed", "source": ends[0], "destination": ends[1]},
                 "decided": [{"direction": "ingress", "action": "Deny"}],
             }
         )
-        started = time.process_time()
-        found.add(json.loads(line))
-        TAKEN[0] += time.process_time() - started
-    known = sum(row.connections for row in (*found.changed.values(), *found.drifted.values())) + found.same
-    return f"replay of {flows} flows, {policies} policies, {endpoints} endpoints: {known} connections"
+
+
+def recommend(policies: int, endpoints: int, flows: int) -> str:
+    """What is taken is that of reading lines, learning, and the check of what was learnt."""
+    records = PolicyRecords(records=dict(cluster(policies, endpoints)))
+    now = compared(records, {}, (), [], ())
+    listed = list(lines(flows, endpoints))
+    started = time.process_time()
+    learner = Recommender(records, now.after, "default", include_denied=True)
+    documents = [json.loads(line) for line in listed]
+    for document in documents:
+        learner.add(document)
+    made = list(learner.policies("NetworkPolicy"))
+    checked = CheckedRecommendation(now, made, documents, argparse.Namespace(namespace="default", warn=print))
+    TAKEN[0] = time.process_time() - started
+    rules = sum(len(its) for one in made for its in one.rules.values())
+    return (
+        f"recommend of {flows} flows, {policies} policies, {endpoints} endpoints: {len(made)} policies, {rules} rules, "
+        f"{len(checked.denied)} would be denied, {len(checked.opened)} opened"
+    )
 
 
 def expectations(policies: int, endpoints: int, count: int) -> str:
@@ -154,7 +184,7 @@ def expectations(policies: int, endpoints: int, count: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("diff", "replay", "test"))
+    parser.add_argument("what", choices=("diff", "recommend", "replay", "test"))
     parser.add_argument("--policies", type=int, default=1000)
     parser.add_argument("--endpoints", type=int, default=10000)
     parser.add_argument("--change", choices=("one", "all"), default="all")
@@ -164,6 +194,8 @@ def main() -> None:
     size = arguments.policies, arguments.endpoints
     if arguments.what == "test":
         found = expectations(*size, arguments.expectations)
+    elif arguments.what == "recommend":
+        found = recommend(*size, arguments.flows)
     else:
         found = diff(*size, arguments.change) if arguments.what == "diff" else replay(*size, arguments.flows)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
