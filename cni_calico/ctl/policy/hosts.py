@@ -23,7 +23,8 @@ from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.dataplane.encapsulation import IPIP, VXLAN, encapsulation_of
 from cni_calico.policy.explain import Decision, Packet, asked_host, decide_host
 from cni_calico.policy.failsafe import FailsafePort, is_failsafe
-from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord, parse_host
+from cni_calico.policy.hosts import ALL_INTERFACES, HostRecord
+from cni_calico.policy.nodes import HOSTS
 from cni_calico.policy.wanted import Direction, PolicyReach, Wanted
 
 HOST_PREFIX = "hostendpoint:"  # a text that begins with this names a host endpoint instead of a workload
@@ -89,12 +90,11 @@ class HostRecords(dict[ResourceKey, HostRecord]):
 def host_records(records: PolicyRecords) -> HostRecords:
     """The valid host endpoints."""
     found = {}
-    for key, record in sorted(records.records.items(), key=lambda item: item[0].name):
-        if key.kind == "HostEndpoint" and isinstance(record, Resource):
-            try:
-                found[key] = parse_host(record)
-            except ValueError:
-                continue  # the graph reports why it is not valid
+    for key in sorted((key for key in records.records if key.kind == HOSTS), key=lambda key: key.name):
+        try:
+            found[key] = records.host(key)
+        except ValueError:
+            continue  # the graph reports why it is not valid
     return HostRecords(found)
 
 
@@ -120,12 +120,11 @@ def everywhere_on(hosts: HostRecords, node: str) -> ResourceKey | None:
 
 def named_host(records: PolicyRecords, name: str) -> tuple[ResourceKey, HostRecord]:
     """The HostEndpoint of a name. Raises CommandFailed if there is none or it is not valid."""
-    key = ResourceKey("HostEndpoint", name)
-    record = records.records.get(key)
-    if not isinstance(record, Resource):
-        raise CommandFailed(f"there is no HostEndpoint {name}")
+    key = ResourceKey(HOSTS, name)
     try:
-        return key, parse_host(record)
+        return key, records.host(key)
+    except KeyError:
+        raise CommandFailed(f"there is no HostEndpoint {name}") from None
     except ValueError as e:
         raise CommandFailed(f"HostEndpoint {name} is not valid: {e}") from e
 

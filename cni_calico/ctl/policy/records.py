@@ -30,7 +30,7 @@ from cni_calico.policy.endpoints import owner_of
 from cni_calico.policy.graph import Graph
 from cni_calico.policy.hosts import HostRecord, parse_host
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
-from cni_calico.policy.nodes import GraphRecord
+from cni_calico.policy.nodes import HOSTS, GraphRecord
 from cni_calico.policy.sets import NODE
 from cni_calico.policy.wanted import PolicyId
 
@@ -59,6 +59,7 @@ class PolicyRecords:
     over_budget: dict[PolicyId, int] = field(default_factory=dict)
     budget: int = DEFAULT
     claimed: dict[ResourceKey, ClaimedEndpoint] = field(default_factory=dict)
+    _hosts: dict[ResourceKey, tuple[Resource, HostRecord]] = field(default_factory=dict, init=False)
     # the workloads that name an interface of a node, once somebody asks
     _naming: dict[tuple[str, str], list[tuple[ResourceKey, WorkloadEndpoint]]] | None = field(default=None, init=False)
 
@@ -72,6 +73,16 @@ class PolicyRecords:
         if not isinstance(record, WorkloadEndpoint):
             raise KeyError(key)
         return record
+
+    def host(self, key: ResourceKey) -> HostRecord:
+        """A host endpoint, parsed once. Raises KeyError; ValueError if it is not valid."""
+        record = self.records[key]
+        if not isinstance(record, Resource) or key.kind != HOSTS:
+            raise KeyError(key)
+        parsed = self._hosts.get(key)
+        if parsed is None or parsed[0] is not record:
+            parsed = self._hosts[key] = record, parse_host(record)
+        return parsed[1]
 
     def counting(self, key: ResourceKey) -> tuple[Network, ...]:
         """The addresses of an endpoint that policies see."""
@@ -101,9 +112,8 @@ class PolicyRecords:
     def graph(self, chosen: Collection[ResourceKey]) -> Graph:
         """The graph for these endpoints, whichever nodes they are on."""
         names = {(key.namespace, key.name) for key in chosen if key.kind == "WorkloadEndpoint"}
-        picked = (self.records.get(key) for key in chosen)
         hosts: dict[tuple[str, str], list[HostRecord]] = {}
-        for host in (parse_host(record) for record in picked if isinstance(record, Resource)):
+        for host in (self.host(key) for key in chosen if key.kind == HOSTS and key in self.records):
             hosts.setdefault((host.node, host.interface), []).append(host)
         graph = Graph(
             lambda record: (record.metadata.namespace, record.metadata.name) in names,
@@ -112,10 +122,19 @@ class PolicyRecords:
         )
         graph.set_budget(self.budget)
         for key, record in self.records.items():
-            graph.put(key, self.claimed.get(key, record))
+            graph.put(key, self.claimed.get(key) or self._parsed(key, record))
         graph.flush()
         self.over_budget = dict(graph.over_budget)
         return graph
+
+    def _parsed(self, key: ResourceKey, record: GraphRecord) -> GraphRecord:
+        """A host endpoint as it is parsed; if it is not valid as it is, so that the graph says why."""
+        if key.kind != HOSTS:
+            return record
+        try:
+            return self.host(key)
+        except ValueError:
+            return record
 
 
 def load_stored(session: Session) -> PolicyRecords:
