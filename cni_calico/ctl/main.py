@@ -20,6 +20,7 @@ StandaloneCommand = Callable[[Namespace, Mapping[str, str]], str]
 KUBECTL_PLUGIN = "kubectl-calico"
 INTERRUPTED = 130  # a shell's exit status for SIGINT
 _SELDOM = 200_000  # new objects between two garbage collections: what a command reads stays until it ends
+_AT_ONCE = 1 << 20  # characters that are encoded at once
 _WRITING = ("create", "replace", "apply", "delete", "patch", "label")
 # commands for which 1 means that something would change, as for kubectl diff
 _FINDING = (
@@ -116,9 +117,14 @@ def _read_stdin(is_export: bool) -> str:
 
 
 def _print(text: str, file: TextIO) -> None:
-    """Print a text; characters that the terminal's encoding lacks are escaped."""
+    """Print a text; characters that the terminal's encoding lacks are escaped. A long one in parts: two copies of a
+    table of 100,000 lines take more than the table.
+    """
     encoding = file.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), end="", file=file, flush=True)
+    for at in range(0, len(text), _AT_ONCE):
+        part = text[at : at + _AT_ONCE]
+        print(part.encode(encoding, "backslashreplace").decode(encoding), end="", file=file)
+    file.flush()
 
 
 def _say(text: str) -> None:

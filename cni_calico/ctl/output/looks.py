@@ -5,9 +5,9 @@ Rule: a look changes colours and line breaks, never words; in a pipe everything 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from cni_calico.ctl.output.tables import render_box, render_columns
+from cni_calico.ctl.output.tables import render_box, render_column_parts, render_columns
 
 GOOD, BAD, DIM = "good", "bad", "dim"
 _TONES = {
@@ -28,6 +28,10 @@ class PlainLook:
 
     def columns(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return render_columns(headings, rows)
+
+    def column_parts(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+        """``columns`` in parts, for long tables."""
+        return render_column_parts(headings, rows)
 
     def box(self, headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
         return render_box(headings, rows, right=right)

@@ -6,10 +6,11 @@ Rule: rows of texts in, text out; every line ends with a newline.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import overload
 
 _GAP = 3
+_LINES = 1000  # in one part of a long table
 _BETWEEN = "\0"  # no cell has it: what it is made of is shown as text
 
 
@@ -42,14 +43,21 @@ class PackedRows(Sequence[Sequence[str]]):
 
 def render_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns, three spaces apart, and an empty line at the end, as upstream prints resources."""
+    return "".join(render_column_parts(headings, rows))
+
+
+def render_column_parts(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """``render_columns`` in parts of many lines: a long table as one text takes more memory than its rows."""
     widths = list(map(len, headings))
     for row in rows:
         widths = list(map(max, widths, map(len, row)))
     lines = (
-        "".join(cell.ljust(width + _GAP) for cell, width in zip(row, widths, strict=True))
+        "".join(cell.ljust(width + _GAP) for cell, width in zip(row, widths, strict=True)) + "\n"
         for row in chain([headings], rows)
     )
-    return "\n".join(lines) + "\n\n"
+    while part := "".join(islice(lines, _LINES)):
+        yield part
+    yield "\n"
 
 
 def render_box(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TextIO
 
 from cni_calico.ctl.output.looks import BAD, DIM, GOOD, PLAIN, PlainLook, tone_of
@@ -46,6 +46,10 @@ class TerminalLook(PlainLook):
         widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
         body = ["".join(self._cell(c, w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([self.toned(lines[0], "heading"), *body]) + "\n\n"
+
+    def column_parts(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+        """A terminal gets the table whole: how it is laid out depends on all lines."""
+        yield self.columns(headings, rows)
 
     def _cell(self, text: str, width: int) -> str:
         return self.toned(text, tone_of(text)) + " " * (width - len(text) + _GAP)

@@ -1,11 +1,14 @@
 """Settings, patches, kinds, tables: pure parts of calicoctl."""
 
+import io
+import sys
+
 import pytest
 
 from cni_calico.ctl.input.kinds import ALIASES, parse_kind
 from cni_calico.ctl.input.patching import json_patch, merge_patch
-from cni_calico.ctl.main import main
-from cni_calico.ctl.output.tables import render_box, render_columns
+from cni_calico.ctl.main import _say, main
+from cni_calico.ctl.output.tables import render_box, render_column_parts, render_columns
 from cni_calico.ctl.settings import DEFAULT_PATH, is_configured, parse_config, parse_environment, read_config
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.access import LOCAL_PATH
@@ -195,6 +198,25 @@ def test_tables():
     assert render_columns(("A", "LONG"), [("value", "x")]) == "A       LONG   \nvalue   x      \n\n"
     box = "+-----+----+\n|  A  | B  |\n+-----+----+\n| xxx |  1 |\n| y   | 10 |\n+-----+----+\n"
     assert render_box(("A", "B"), [("xxx", "1"), ("y", "10")], right=(1,)) == box
+
+
+def test_a_long_table_comes_in_parts():
+    headings, rows = ("NUMBER", "SQUARE"), [(str(number), str(number**2)) for number in range(2500)]
+    parts = list(render_column_parts(headings, rows))
+    assert [part.count("\n") for part in parts] == [1000, 1000, 501, 1]
+    assert "".join(parts) == render_columns(headings, rows)
+    lines = "".join(parts).split("\n")
+    assert lines[:2] == ["NUMBER   SQUARE    ", "0        0         "]
+    assert lines[2500:] == ["2499     6245001   ", "", ""]
+
+
+def test_what_is_printed_is_encoded_in_parts(monkeypatch):
+    """Characters that the terminal's encoding lacks are escaped wherever they are."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    text = "x" * 1_048_575 + "\u2192\u2192" + "y" * 1_048_576 + "\u00e9\n"
+    _say(text)
+    assert written.getvalue() == text.encode("ascii", "backslashreplace")
 
 
 def test_the_executables_entry_point(monkeypatch, capsys, tmp_path):
