@@ -98,7 +98,7 @@ def addresses(times: int) -> Figures:
             ipam_check.fill(store, 1000 * times)
         finally:
             store.close()
-        spent, _, peak = ipam_check.measure(ipam_check.BIN / "calicoctl", environ)
+        spent, _, peak = ipam_check.measure(ipam_check.BIN / "calicoctl", "ipam check", environ)
     return {"addresses (1,000, 10,000, 100,000): `ipam check`, CPU s": spent, "... memory, MB": peak}
 
 

@@ -1,4 +1,4 @@
-"""Processor time and memory of `calicoctl ipam check` on etcd with many addresses.
+"""Processor time and memory of `calicoctl ipam check`, and of long tables, on etcd with many addresses.
 
     .venv/bin/python tests/bench/ipam_check.py [--addresses 1000 10000 100000] [--other DIR]     minutes; prints a table
 
@@ -36,6 +36,7 @@ BIN = Path(__file__).resolve().parents[2] / "dist" / "bin"
 POOL = ip_network("10.64.0.0/10")
 BLOCK = 64
 BLOCKS_OF_A_NODE = 2
+COMMANDS = ("ipam check", "get wep -A", "get wep -A -o wide")
 AT_ONCE = 60  # writes in one commit, the most that etcd takes
 MADE = "2026-11-26 22:00:00 +0000 UTC"
 
@@ -90,14 +91,15 @@ def put(store: Datastore, writes: list[Write]) -> None:
             pass  # on a busy machine; to write the same once more changes nothing
 
 
-def measure(executable: Path, environ: dict[str, str]) -> tuple[float, float, float]:
+def measure(executable: Path, command: str, environ: dict[str, str]) -> tuple[float, float, float]:
     """(CPU seconds, wall seconds, peak MB)."""
     silent = [(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]
     begun = time.monotonic()
-    pid = os.posix_spawn(str(executable), ["calicoctl", "ipam", "check", "--timeout=300"], environ, file_actions=silent)
+    words = ["calicoctl", *command.split(), "--timeout=300"]
+    pid = os.posix_spawn(str(executable), words, environ, file_actions=silent)
     _, status, used = os.wait4(pid, 0)
     if status != 0:
-        raise RuntimeError(f"{executable}: status {status}")
+        raise RuntimeError(f"{executable} {command}: status {status}")
     return used.ru_utime + used.ru_stime, time.monotonic() - begun, used.ru_maxrss / 1024
 
 
@@ -107,7 +109,8 @@ def main() -> None:
     parser.add_argument("--other", type=Path, help="the directory of another build")
     arguments = parser.parse_args()
     builds = {"": BIN, **({"other: ": arguments.other} if arguments.other else {})}
-    print(f"load average {os.getloadavg()[0]:.1f}\n\n| addresses | CPU s | s | peak MB |\n| --- | --- | --- | --- |")
+    print(f"load average {os.getloadavg()[0]:.1f}\n\n| addresses | command | CPU s | s | peak MB |")
+    print("| --- | --- | --- | --- | --- |")
     for addresses in arguments.addresses:
         with single() as cluster:
             environ = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": cluster.urls[0], "PATH": os.environ["PATH"]}
@@ -116,9 +119,11 @@ def main() -> None:
                 fill(store, addresses)
             finally:
                 store.close()
-            for build, directory in builds.items():
-                processor, wall, peak = measure(directory / "calicoctl", environ)
-                print(f"| {build}{addresses} | {processor:.1f} | {wall:.1f} | {peak:.0f} |", flush=True)
+            for command in COMMANDS:
+                for build, directory in builds.items():
+                    processor, wall, peak = measure(directory / "calicoctl", command, environ)
+                    row = f"| {build}{addresses} | `{command}` | {processor:.1f} | {wall:.1f} | {peak:.0f} |"
+                    print(row, flush=True)
 
 
 if __name__ == "__main__":

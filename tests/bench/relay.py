@@ -7,7 +7,8 @@ connections in another one, each following all collections from the versions tha
 number of clients first with a certificate, then with a token for each, which the relay has the API server review;
 then each client has an address of its own, as agents have. Latency is from the
 moment the API server sends a change until a client has it, on one machine for everything: the clients' own work counts,
-too.
+too. So processor time tells more: resumed_cpu_s is the new relay's from its start until all have resumed, start_cpu_s
+the part until it had read everything, clients_cpu_s what the clients took meanwhile.
 """
 
 from __future__ import annotations
@@ -304,12 +305,15 @@ def measure(count: int, arguments: argparse.Namespace, certificates: Path, *, to
             relay.wait()
             ask(f"{url}/bench/heartbeats?count=5&change=1")
             reviewed = int(ask(f"{url}/bench/reviews"))
-            begun = time.monotonic()
+            begun, of_clients = time.monotonic(), time.process_time()
             relay = start_relay(url, port, certificates, metrics)
             out["restart_s"] = time.monotonic() - begun
+            out["start_cpu_s"] = cpu_s(relay.pid)
             expected = clients.events + 5 * count
             clients.run(lambda: clients.streaming == count and clients.events >= expected, 300)
             out["resumed_s"] = time.monotonic() - begun
+            out["resumed_cpu_s"] = cpu_s(relay.pid)
+            out["clients_cpu_s"] = time.process_time() - of_clients
             out["missed"] = expected - clients.events
             out["reviews_resuming"] = int(ask(f"{url}/bench/reviews")) - reviewed
             text = ask(f"http://127.0.0.1:{metrics}/metrics")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,11 @@ import pytest
 
 from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.kubernetes.relayed.store import RelayedStore
-from cni_calico.datastore.remembered import Kept
+from cni_calico.datastore.kubernetes.relayed.targets import RelayTargets
+from cni_calico.datastore.remembered import Kept, Listeners
 from cni_calico.deadline import Deadline
-from cni_calico.model.keys import ResourceList
+from cni_calico.model.access import RelayAccess
+from cni_calico.model.keys import Key, ResourceKey, ResourceList
 from tests.deadlines import until
 from tests.e2e.kubernetes.cluster import Cluster
 from tests.e2e.kubernetes.programs import RelayProcess
@@ -119,6 +124,93 @@ def test_killed_and_started_again_all_resume_without_listing_again(kube: Cluster
         for store, cache in agents:
             cache.stop()
             store.close()
+
+
+class Told:
+    """An agent that notes every change of the nodes that it is told of, in order."""
+
+    def __init__(self, kube: Cluster, relays: RelayAccess) -> None:
+        self.turns: list[int] = []  # of the node that stays
+        self.seen: list[str] = []  # "+name" and "-name" of the others
+        self.store = RelayedStore(kube.access(), relays, lambda why: None, direct_after_s=300.0)
+        kept = Kept(ResourceList("Node", brief=True), lambda found: found.value["metadata"]["labels"]["turn"])
+        self.cache = Cache(self.store, kept, Listeners(hand_over=self._receive, gone=self._drop), cached=True)
+        self.cache.wait_synced(Deadline.after(20))
+
+    def _receive(self, key: Key, turn: str) -> None:
+        assert isinstance(key, ResourceKey)
+        if key.name == "stays":
+            self.turns.append(int(turn))
+        else:
+            self.seen.append(f"+{key.name}")
+
+    def _drop(self, key: Key) -> None:
+        assert isinstance(key, ResourceKey)
+        self.seen.append(f"-{key.name}")
+
+    def close(self) -> None:
+        self.cache.stop()
+        self.store.close()
+
+
+def churn(kube: Cluster, stopping: threading.Event) -> tuple[int, list[str]]:
+    """Changes one node over and over, and makes and deletes others; returns its last turn, and those."""
+    turn, seen = 0, []
+    while not stopping.wait(0.01):
+        turn += 1
+        patch = {"metadata": {"labels": {"turn": str(turn)}}}
+        kube.request("PATCH", "/api/v1/nodes/stays", patch, content_type="application/merge-patch+json")
+        if turn % 5 == 0:
+            kube.create_node(f"short-{turn}", metadata={"labels": {"turn": "0"}})
+            kube.request("DELETE", f"/api/v1/nodes/short-{turn}")
+            seen += [f"+short-{turn}", f"-short-{turn}"]
+    return turn, seen
+
+
+@pytest.mark.slow
+def test_a_rolling_restart_of_three_relays_loses_no_event(
+    kube: Cluster, own_certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a Deployment does it: SIGTERM for one, which sends its agents away; the next one when it is there again."""
+    kube.create_node("stays", metadata={"labels": {"turn": "0"}})
+    relays = [RelayProcess(kube, own_certificates, TYPHA_SHUTDOWNTIMEOUTSECS="5") for _ in range(3)]
+    ready = {relay.port for relay in relays}
+    # the API server accepts no endpoint on this machine's loopback
+    monkeypatch.setattr(RelayTargets, "_read_endpoints", lambda targets, deadline: [("127.0.0.1", p) for p in ready])
+    access = replace(relay_access(own_certificates, 1), address="", service="calico-typha")
+    agents: list[Told] = []
+    stopping = threading.Event()
+    try:
+        for relay in relays:
+            relay.await_ready()
+        agents += [Told(kube, access) for _ in range(9)]
+        until(lambda: all(agent.store.link.used for agent in agents), "the watches", 30)
+        with ThreadPoolExecutor(1) as pool:
+            changes = pool.submit(churn, kube, stopping)
+            try:
+                for number, relay in enumerate(relays):
+                    ready.discard(relay.port)
+                    relay.process.send_signal(signal.SIGTERM)
+                    assert relay.process.wait(60) == 0
+                    relays[number] = RelayProcess(kube, own_certificates, relay.port, TYPHA_SHUTDOWNTIMEOUTSECS="5")
+                    relays[number].await_ready()
+                    ready.add(relay.port)
+            finally:
+                stopping.set()
+            last, seen = changes.result(60)
+        assert last > 50
+        until(lambda: all(agent.turns[-1] == last for agent in agents), "the last change", 60)
+        until(lambda: all(len(agent.seen) >= len(seen) for agent in agents), "the last node", 60)
+        for agent in agents:
+            assert agent.turns == list(range(last + 1))
+            assert agent.seen == seen
+        assert [agent.store.lists for agent in agents] == [1] * len(agents)
+        assert sum(agent.store.link.connections for agent in agents) > len(agents)  # agents have moved
+    finally:
+        for agent in agents:
+            agent.close()
+        for relay in relays:
+            relay.stop()
 
 
 def test_certificates_that_are_replaced_are_read_again(
