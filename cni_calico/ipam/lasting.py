@@ -199,7 +199,7 @@ class LastingAddresses:
         """
 
         def change(address: Address, owners: AddressOwners) -> AddressOwners:
-            return owners.without(namespace, pod)
+            return owners.without(lambda owner: is_pod(owner, namespace, pod))
 
         return not self._change(handle_id, change, deadline, release=lambda address: is_over)
 
@@ -223,10 +223,7 @@ class LastingAddresses:
         """After a failed request: release what it had taken for the first time, and take its name out of the rest."""
 
         def change(address: Address, owners: AddressOwners) -> AddressOwners:
-            return AddressOwners(
-                {} if _is_owner(owners.active, owner) else owners.active,
-                {} if _is_owner(owners.alternate, owner) else owners.alternate,
-            )
+            return owners.without(lambda there: _is_owner(there, owner))
 
         self._change(handle_id, change, Deadline.after(UNDO_TIMEOUT_S), release=is_fresh)
 

@@ -6,8 +6,9 @@ Handles of virtual machines are upstream's; the others are named alike.
 
 from __future__ import annotations
 
+import re
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,6 +22,9 @@ IDENTITY, CONTAINER, STICKY = "identity", "container", "sticky"
 _SHORTENED = "_"
 _URL_SAFE = str.maketrans("+/", "-_")
 _NOTHING: Mapping[str, str] = {}
+_OF_NOBODY = frozenset(("timestamp",))
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class LastingKind(StrEnum):
@@ -29,6 +33,10 @@ class LastingKind(StrEnum):
     MACHINE = "vmi"
     STATEFUL = "sts"
     NAMED = "id"
+
+
+_KINDS = frozenset(LastingKind)
+_OURS = (LastingKind.STATEFUL, LastingKind.NAMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +89,43 @@ class KeptHandle:
 
 def parse_kept(handle_id: str, said: Mapping[str, str]) -> KeptHandle | None:
     """Whom the allocation under this handle, with these attributes of any of its owners, is kept for; None if its
-    handle is an ordinary one. Names of networks may have dots, those of namespaces have none; of a shortened handle
-    only the attributes say what it is.
+    handle is an ordinary one.
+
+    Names of networks, machines and identities may have dots, and a network may be called like a part of such a handle;
+    so attributes decide. Only a machine that no pod runs has none (upstream's form). Then the handle is read by itself;
+    if that is possible in several ways nobody knows whose it is.
     """
-    for kind in LastingKind:
-        before, mark, own = handle_id.partition(f".{kind}.")
-        if not (before and mark):
-            continue
-        namespace, _, name = own.partition(".")
-        if own.startswith(_SHORTENED) or not name:
-            called = said.get(VMI_NAME) if kind is LastingKind.MACHINE else said.get(IDENTITY)
-            return KeptHandle(kind, said.get("namespace", ""), called or "")
+    if not any(f".{kind}." in handle_id for kind in LastingKind):
+        return None
+    called = {LastingKind.MACHINE: said.get(VMI_NAME), **dict.fromkeys(_OURS, said.get(IDENTITY))}
+    if said.keys() <= _OF_NOBODY:
+        return _read_handle(handle_id)
+    return next((kept for kind, name in called.items() if name and (kept := _named(handle_id, kind, name, said))), None)
+
+
+def _named(handle_id: str, kind: LastingKind, name: str, said: Mapping[str, str]) -> KeptHandle | None:
+    """If the handle is the one that an identity of this kind and name has."""
+    before, mark, namespace = handle_id.removesuffix(f".{name}").rpartition(f".{kind}.")
+    if handle_id.endswith(f".{name}") and before and mark and _NAMESPACE.fullmatch(namespace):
         return KeptHandle(kind, namespace, name)
-    return None
+    before, mark, own = handle_id.rpartition(f".{kind}.{_SHORTENED}")
+    return KeptHandle(kind, said.get("namespace", ""), name) if before and own and "." not in own else None
+
+
+def _read_handle(handle_id: str) -> KeptHandle | None:
+    parts = handle_id.split(".")
+    if _CONTAINER.fullmatch(parts[-1]):
+        return None  # longer than any name of an identity
+    found = []
+    for index, part in enumerate(parts[1:-1], 1):
+        if part not in _KINDS:
+            continue
+        kind, namespace, name = LastingKind(part), parts[index + 1], ".".join(parts[index + 2 :])
+        if namespace.startswith(_SHORTENED) and not name:
+            found.append(KeptHandle(kind, "", ""))
+        elif name and _NAMESPACE.fullmatch(namespace) and (kind is not LastingKind.STATEFUL or parts[-1].isdecimal()):
+            found.append(KeptHandle(kind, namespace, name))
+    return found[0] if len(found) == 1 else KeptHandle(found[0].kind, "", "") if found else None
 
 
 # -- the owners of one allocation -------------------------------------------------------------------------------------
@@ -118,15 +150,22 @@ class AddressOwners:
         """What either says; the active one first."""
         return {**self.alternate, **self.active}
 
-    def without(self, namespace: str, pod: str) -> AddressOwners:
+    def without(self, is_leaving: Callable[[Mapping[str, str]], bool]) -> AddressOwners:
+        """What is left of an owner that leaves says only for whom the address is kept: of a machine its handle does."""
         return AddressOwners(
-            _NOTHING if is_pod(self.active, namespace, pod) else self.active,
-            _NOTHING if is_pod(self.alternate, namespace, pod) else self.alternate,
+            _identity_in(self.active) if is_leaving(self.active) else self.active,
+            _NOTHING if is_leaving(self.alternate) else self.alternate,
         )
 
 
 def names_somebody(owner: Mapping[str, str]) -> bool:
     return bool(owner.get("pod") or owner.get(CONTAINER))
+
+
+def _identity_in(owner: Mapping[str, str]) -> Mapping[str, str]:
+    if IDENTITY not in owner:
+        return _NOTHING
+    return {name: owner[name] for name in (IDENTITY, STICKY, "namespace") if name in owner}
 
 
 def is_pod(owner: Mapping[str, str], namespace: str, pod: str) -> bool:

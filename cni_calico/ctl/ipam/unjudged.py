@@ -59,7 +59,7 @@ def _without_attributes(block: Block) -> Iterator[tuple[Address, str]]:
         attribute = block.attributes[index]
         handle_id = attribute.handle_id or ""
         if handle_id and is_bare(attribute.secondary) and not any(attribute.extra.values()):
-            if not outlives_its_pod(handle_id):
+            if is_container(handle_id.rpartition(".")[2]) or not outlives_its_pod(handle_id):
                 yield block.cidr[ordinal], handle_id
 
 

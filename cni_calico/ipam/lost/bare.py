@@ -36,16 +36,18 @@ def is_container(text: str) -> bool:
 
 
 def outlives_its_pod(handle_id: str) -> bool:
-    """Whether a handle is of a later feature, whose addresses stay while pods come and go."""
+    """Whether a handle may be of a later feature, whose addresses stay while pods come and go: a network may be called
+    like a part of one, and what else the allocation says decides (model.lasting:parse_kept).
+    """
     return any(mark in handle_id for mark in _LATER)
 
 
 def parse_bare_handle(handle_id: str) -> Named | None:
     """None if the handle is none of the oldest releases'."""
+    if is_container(handle_id.rpartition(".")[2]):
+        return Named()  # no identity has such a name, though its network may be called like the handle of one
     if outlives_its_pod(handle_id):
         return None
-    if is_container(handle_id.rpartition(".")[2]):
-        return Named()
     namespace, _, pod = handle_id.partition(".")
     return Named(namespace, pod) if _NAMESPACE.fullmatch(namespace) and _POD.fullmatch(pod) else None
 

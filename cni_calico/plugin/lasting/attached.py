@@ -146,4 +146,5 @@ def has_kept(task: Task, attachment: Attachment) -> bool:
         return False
     handle_id = identity.handle_id(is_kubernetes=task.conf.datastore.type == "kubernetes")
     owners = LastingAddresses(task.fresh_store).owners(handle_id, task.deadline).values()
-    return any(each.without(attachment.namespace, attachment.workload) != each for each in owners)
+    mine = (attachment.namespace, attachment.workload)
+    return any(is_pod(owner, *mine) for each in owners for owner in (each.active, each.alternate))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from cni_calico.ipam.lasting import LastingAddresses
 from cni_calico.ipam.lost.bare import outlives_its_pod
-from cni_calico.model.lasting import CONTAINER, is_pod
+from cni_calico.model.lasting import CONTAINER, is_pod, parse_kept
 from cni_calico.model.resources import Address
 from cni_calico.plugin.attachment import Attachment
 from cni_calico.plugin.call.task import Task
@@ -32,7 +32,7 @@ def find_kept(task: Task, attachment: Attachment, missing: Collection[Address]) 
             is_container = owners.active.get(CONTAINER) == attachment.container_id
             is_active = is_container or is_pod(owners.active, attachment.namespace, attachment.workload)
             is_named = is_active or is_pod(owners.alternate, attachment.namespace, attachment.workload)
-            if address in kept and is_named:
+            if address in kept and is_named and parse_kept(handle_id, owners.said):
                 found.add(address)
                 is_shared = is_shared or not is_active
     return KeptFor(frozenset(found), is_shared)

@@ -51,7 +51,7 @@ def endpoint(*nets, container=""):
     [
         {"handle_id": ID, "secondary": {"node": "n1"}},  # it has attributes
         {"handle_id": ID, "released_at": "today"},
-        {"handle_id": f"net.vmi.{ID}"},
+        {"handle_id": "net.vmi.shop.vm"},
         {"handle_id": "shop.web-0"},  # the janitor asks Kubernetes
         {"handle_id": None},
     ],
