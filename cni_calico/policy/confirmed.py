@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.lasting import ALTERNATE
 from cni_calico.model.resources import Block, Network, WorkloadEndpoint
 
-HolderText = str  # "namespace/name" of a pod
+HolderText = str  # "namespace/name" of a pod; of two that share an address, both with a space between
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,26 @@ class HeldInBlock:
 
 
 def held_in_block(block: Block) -> HeldInBlock:
-    """An address whose attributes name no pod has no holder: it is a tunnel's, or an old version has taken it."""
+    """An address whose attributes name no pod has no holder: it is a tunnel's, or an old version has taken it. While a
+    virtual machine moves, two pods hold its address.
+    """
     holders: dict[int, HolderText] = {}
     for ordinal, index in enumerate(() if block.deleted else block.allocations):
-        said = block.attributes[index].secondary if index is not None and index < len(block.attributes) else {}
-        pod, namespace = said.get("pod"), said.get("namespace")
-        if pod and namespace:
-            holders[ordinal] = f"{namespace}/{pod}"
+        if index is None or index >= len(block.attributes):
+            continue
+        attribute = block.attributes[index]
+        holder = _holder_text(attribute.secondary)
+        if attribute.extra and isinstance(other := attribute.extra.get(ALTERNATE), Mapping):
+            holder = " ".join(filter(None, (holder, _holder_text(other))))
+        if holder:
+            holders[ordinal] = holder
     return HeldInBlock(holders, bool(block.extra.get("partial")))
+
+
+def _holder_text(said: Mapping[str, str]) -> HolderText:
+    """Empty for what names no pod."""
+    pod, namespace = said.get("pod"), said.get("namespace")
+    return f"{namespace}/{pod}" if pod and namespace else ""
 
 
 class ConfirmedAddresses:
@@ -116,7 +129,9 @@ class ConfirmedAddresses:
         return claim.holder in holders or (address in claim.routed and not holders)
 
     def _holders(self, address: bytes) -> set[HolderText]:
-        """Normally at most one: blocks overlap only while pools are being replaced."""
+        """Normally at most one: blocks overlap only while pools are being replaced, and two pods share an address only
+        while a virtual machine moves.
+        """
         number, bits = int.from_bytes(address, "big"), len(address) * 8
         found = set()
         for (size, length), blocks in self._blocks.items():
@@ -124,5 +139,5 @@ class ConfirmedAddresses:
                 first = number >> (bits - length) << (bits - length)
                 holder = blocks.get(first, {}).get(number - first)
                 if holder is not None:
-                    found.add(holder)
+                    found.update(holder.split(" "))
         return found

@@ -7,7 +7,7 @@ managedFields and kubectl's last applied configuration are never needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from cni_calico.datastore.kubernetes.relayed.served import BLOCK_PATHS, PARTIAL
@@ -17,6 +17,8 @@ from cni_calico.model.documents.fields import JSON
 from cni_calico.model.keys import BlockKey
 from cni_calico.model.kubernetes import custom, flannel, nodes, pods
 from cni_calico.model.kubernetes.pods import FINISHED
+from cni_calico.model.lasting import ALTERNATE
+from cni_calico.model.resources import Block
 
 Reduce = Callable[[JSON], dict[str, Any] | None]
 
@@ -127,11 +129,10 @@ def reduce_block(obj: JSON) -> dict[str, Any] | None:
     allocations: list[int | None] = []
     attributes: list[dict[str, Any]] = []
     for index in found.allocations:
-        said = found.attributes[index].secondary if index is not None and index < len(found.attributes) else {}
-        if said.get("node") and said["node"] != owner:
+        owners = dict(_owners_at(found, index))
+        if any(said.get("node", owner) not in ("", owner) for said in owners.values()):
             allocations.append(len(attributes))
-            kept = {name: said[name] for name in ("node", "namespace", "pod") if said.get(name)}
-            attributes.append({"secondary": kept})
+            attributes.append({place: _named(said) for place, said in owners.items()})
         else:
             allocations.append(None)
     kept = {name: spec[name] for name in ("cidr", "affinity", "hostAffinity", "deleted") if spec.get(name)}
@@ -148,8 +149,7 @@ def reduce_own_block(obj: JSON) -> dict[str, Any] | None:
     spec = obj["spec"]
     names = ("cidr", "affinity", "hostAffinity", "allocations", "unallocated", "deleted")
     attributes = [
-        {"secondary": {name: said.secondary[name] for name in ("node", "namespace", "pod") if said.secondary.get(name)}}
-        for said in found.attributes
+        {place: _named(said) for place, said in _owners_at(found, index)} for index in range(len(found.attributes))
     ]
     kept = {name: spec[name] for name in names if spec.get(name)}
     return {"metadata": _identity(obj["metadata"]), "spec": {**kept, "attributes": attributes}}
@@ -164,12 +164,14 @@ def reduce_held_block(obj: JSON) -> dict[str, Any] | None:
     allocations: list[int | None] = []
     attributes: list[dict[str, Any]] = []
     for index in found.allocations:
-        said = found.attributes[index].secondary if index is not None and index < len(found.attributes) else {}
-        if said.get("pod") and said.get("namespace"):
-            allocations.append(len(attributes))
-            attributes.append({"secondary": {"namespace": said["namespace"], "pod": said["pod"]}})
-        else:
-            allocations.append(None)
+        each = {
+            place: {"namespace": said["namespace"], "pod": said["pod"]}
+            for place, said in _owners_at(found, index)
+            if said.get("pod") and said.get("namespace")
+        }
+        allocations.append(len(attributes) if each else None)
+        if each:
+            attributes.append(each)
     kept = {name: spec[name] for name in ("cidr", "deleted") if spec.get(name)}
     return {
         "metadata": _identity(obj["metadata"]),
@@ -177,7 +179,21 @@ def reduce_held_block(obj: JSON) -> dict[str, Any] | None:
     }
 
 
-def _read_block(obj: JSON) -> Any:
+def _named(said: Mapping[str, str]) -> dict[str, str]:
+    return {name: said[name] for name in ("node", "namespace", "pod") if said.get(name)}
+
+
+def _owners_at(block: Block, index: int | None) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """By their place in the entry: who has an address; while a virtual machine moves, the other pod, too."""
+    if index is None or index >= len(block.attributes):
+        return
+    attribute = block.attributes[index]
+    yield "secondary", attribute.secondary
+    if attribute.extra and isinstance(other := attribute.extra.get(ALTERNATE), Mapping):
+        yield ALTERNATE, other
+
+
+def _read_block(obj: JSON) -> Block | None:
     """None for one that cannot be read."""
     try:
         key, document = custom.read_object({"kind": "IPAMBlock", **obj})

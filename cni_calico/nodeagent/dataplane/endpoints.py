@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cni_calico.model.host import V6_DEFAULT_METRIC, HostInterface, HostRoute
 from cni_calico.model.names import attachment_digest, digest_in, owner_in, owner_text, signed_alias
-from cni_calico.model.resources import Network, WorkloadEndpoint
+from cni_calico.model.resources import Address, Network, WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.view.claims import Holder
 from cni_calico.plugin.network.plan import Sysctl, host_sysctls
@@ -28,11 +28,13 @@ def is_workload_interface(name: str, felix: FelixSettings) -> bool:
 @dataclass(frozen=True, slots=True)
 class Moves:
     """Interfaces of workloads to which a virtual machine is to come (``withheld``: no routes yet), or has just come
-    (``elevated``).
+    (``elevated``). ``away``: addresses of this node's workloads that another node's pod has, as IPAM says; what has
+    just come is believed before it.
     """
 
     withheld: frozenset[str] = frozenset()
     elevated: frozenset[str] = frozenset()
+    away: frozenset[Address] = frozenset()
 
 
 NOBODY = Moves()
@@ -51,6 +53,8 @@ def desired_endpoint_routes(
             continue
         for network in endpoint.ip_networks:
             if network.num_addresses > 1 or (network.version == 6 and not felix.ipv6_support):
+                continue
+            if network.network_address in moves.away and name not in moves.elevated:
                 continue
             routes.add(host_route(network, name, felix, elevated=name in moves.elevated))
     return routes

@@ -25,7 +25,8 @@ class BlockRoute:
 
     ``used``: for the viewing node's own block, how many addresses are taken, for metrics.
     ``held``: for the viewing node, the pods (namespace, name) by the address that the block holds for them;
-    ``handles``: the handles under which it does.
+    ``handles``: the handles under which it does; ``away``: those of them that another pod has now, because a virtual
+    machine has left for it or has not come yet.
     ``partial``: a relay has left out what only the block's own node needs.
     """
 
@@ -35,6 +36,7 @@ class BlockRoute:
     used: int = field(default=0, compare=False)
     held: Mapping[Address, Holder] = field(default_factory=dict, compare=False)
     handles: Mapping[Address, str] = field(default_factory=dict, compare=False)
+    away: frozenset[Address] = frozenset()
     partial: bool = field(default=False, compare=False)
 
 
@@ -121,6 +123,7 @@ def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
     lent: dict[Address, str] = {}
     held: dict[Address, Holder] = {}
     handles: dict[Address, str] = {}
+    away: set[Address] = set()
     for ordinal, index in enumerate(block.allocations):
         if index is None or index >= len(block.attributes):
             continue
@@ -128,13 +131,15 @@ def reduce_block(block: Block, own: str = "") -> BlockRoute | None:
         holder = said.get("node")
         if holder and holder != block.node:
             lent[block.cidr.network_address + ordinal] = holder
-        for one in (said, block.attributes[index].extra.get(ALTERNATE)) if own else ():
+        for one in (block.attributes[index].extra.get(ALTERNATE), said) if own else ():
             if isinstance(one, Mapping) and one.get("node") == own and one.get("pod"):
                 held[block.cidr.network_address + ordinal] = (one.get("namespace", ""), one["pod"])
                 handles[block.cidr.network_address + ordinal] = block.attributes[index].handle_id or ""
+                if one is not said and said.get("pod") and said.get("node") != own:
+                    away.add(block.cidr.network_address + ordinal)
     partial = bool(block.extra.get("partial"))
     used = len(block.allocations) - len(block.unallocated) if own and block.node == own and not partial else 0
-    return BlockRoute(block.cidr, block.node, lent, used, held, handles, partial)
+    return BlockRoute(block.cidr, block.node, lent, used, held, handles, frozenset(away), partial)
 
 
 def with_own_parts(block: BlockRoute, own: BlockRoute | None) -> BlockRoute:
@@ -144,4 +149,4 @@ def with_own_parts(block: BlockRoute, own: BlockRoute | None) -> BlockRoute:
     if not block.partial or own is None:
         return block
     held, handles = {**own.held, **block.held}, {**own.handles, **block.handles}
-    return replace(block, used=own.used, held=held, handles=handles, partial=False)
+    return replace(block, used=own.used, held=held, handles=handles, away=own.away | block.away, partial=False)

@@ -46,13 +46,18 @@ def node_with_role(
     manifest: str, kube: Cluster, host: Namespace, root: Path, datastore: DatastoreConfig | None = None
 ) -> Iterator[KubeNode]:
     """A node whose plugin has the role of a manifest and no other."""
+    with with_plugin_role(kube, manifest), kube_node(kube, host, root, datastore) as made:
+        made.token = "cni-token"
+        yield made
+
+
+@contextmanager
+def with_plugin_role(kube: Cluster, manifest: str) -> Iterator[None]:
     [binding] = [d for d in documents(manifest, "ClusterRoleBinding") if d["metadata"]["name"] == "calico-cni-plugin"]
     kube.ensure(f"{RBAC}/clusterroles", plugin_role(manifest))
     kube.ensure(f"{RBAC}/clusterrolebindings", binding)
     try:
-        with kube_node(kube, host, root, datastore) as made:
-            made.token = "cni-token"
-            yield made
+        yield
     finally:
         kube.request("DELETE", f"{RBAC}/clusterrolebindings/calico-cni-plugin")
         kube.request("DELETE", f"{RBAC}/clusterroles/calico-cni-plugin")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from cni_calico.model.keys import ResourceKey
+from cni_calico.model.lasting import ALTERNATE
 from cni_calico.model.resources import Attribute, Block, Network
 from cni_calico.policy.confirmed import ConfirmedAddresses, PodClaim, held_in_block
 
@@ -90,5 +91,14 @@ def test_what_a_block_says() -> None:
     )
     block = Block(cidr, "host:n1", (0, 1, 2, None), (3,), attributes)
     assert held_in_block(block).holders == {0: "a/p"}
+    moving = Attribute("net.vmi.a.vm", {"namespace": "a", "pod": "p"}, {ALTERNATE: {"namespace": "a", "pod": "q"}})
+    left = Attribute("net.vmi.a.vm", {}, {ALTERNATE: {"namespace": "a", "pod": "q"}})
+    shared = held_in_block(Block(cidr, "host:n1", (0, 1, None, None), (2, 3), (moving, left)))
+    assert shared.holders == {0: "a/p a/q", 1: "a/q"}
+    known = ConfirmedAddresses()
+    for key, pod in zip(KEYS, ("a/p", "a/q", "b/p"), strict=True):
+        known.put_claim(key, PodClaim(pod, (cidr[0].packed, cidr[1].packed)))
+    known.put_block(cidr, shared.holders)
+    assert [len(known.confirmed(key)) for key in KEYS] == [1, 2, 0], "both pods of a machine that moves have it"
     deleted = Block(cidr, "host:n1", (0, 1, 2, None), (3,), attributes, deleted=True)
     assert not held_in_block(deleted).holders

@@ -112,7 +112,11 @@ def blocks(draw: Any) -> dict[str, Any]:
     for i, holder in enumerate(holders):
         allocations[i * 3] = i
         said = {"node": holder, "pod": f"p{i}", "namespace": "space", "timestamp": "t"} if holder else {}
-        attributes.append({"handle_id": f"h{i}", "secondary": said})
+        entry: dict[str, Any] = {"handle_id": f"h{i}", "secondary": said}
+        if other := draw(st.sampled_from(["", "", "", "n1", "n2", "broken"])):  # a virtual machine moves
+            alternate = {"node": other, "pod": f"q{i}", "namespace": "space", "timestamp": "t"}
+            entry["alternateOwnerAttrs"] = alternate if other != "broken" else other
+        attributes.append(entry)
     if draw(st.integers(0, 9)) == 0:
         allocations[63] = 99  # no such attribute
     spec = {
@@ -204,7 +208,8 @@ def test_a_block_routes_alike_on_other_nodes(obj: dict[str, Any]) -> None:
     assert told == whole  # its owner, and who borrowed which address
     other = read({"kind": "IPAMBlock", **reduced}, "n2")
     if not isinstance(whole, str) and whole is not None and whole.node == "n1":
-        assert other.held == read(obj, "n2").held  # a borrower knows its pods
+        borrower = read(obj, "n2")
+        assert (other.held, other.away) == (borrower.held, borrower.away)  # a borrower knows its pods
 
 
 @given(blocks())

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import ip_address
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cni_calico.model.host import HostInterface, HostRoute
 from cni_calico.model.names import attachment_digest, owner_text, signed_alias
-from cni_calico.model.resources import WorkloadEndpoint
-from cni_calico.nodeagent.dataplane.endpoints import select_proven, select_unsigned
+from cni_calico.model.resources import Network, WorkloadEndpoint
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.dataplane.endpoints import (
+    NOBODY,
+    Moves,
+    desired_endpoint_routes,
+    select_proven,
+    select_unsigned,
+)
+from cni_calico.nodeagent.dataplane.moving import Moving
 from cni_calico.nodeagent.view.present import select_present
+from cni_calico.nodeagent.view.snapshot import BlockRoute, Snapshot
 from tests.unit.nodeagent.fabric import workload
 
 A: WorkloadEndpoint = replace(workload("a", "cali1", "10.65.1.5/32"), pod="a", container_id="ca")
@@ -59,3 +71,28 @@ def test_what_gets_no_alias() -> None:
         assert select_unsigned(present, [one], {}) == ()
     assert select_unsigned({}, [link()], {}) == ()
     assert select_unsigned({"cali1": replace(A, container_id="")}, [link()], {}) == ()
+
+
+def test_a_machine_that_is_elsewhere_has_no_route_here() -> None:
+    """As IPAM says; a machine that has just come is believed before it."""
+    felix, here = FelixSettings(), A.ip_networks[0]
+    away = frozenset((here.network_address, ip_address("10.65.1.9")))
+
+    def routed(moves: Moves) -> set[tuple[Network, int]]:
+        return {(route.dst, route.metric) for route in desired_endpoint_routes({"cali1": A}, felix, moves)}
+
+    assert routed(NOBODY) == routed(Moves(away=frozenset((ip_address("10.65.1.9"),)))) == {(here, 1024)}
+    assert routed(Moves(away=away)) == routed(Moves(withheld=frozenset(("cali1",)))) == set()
+    assert routed(Moves(elevated=frozenset(("cali1",)), away=away)) == {(here, 512)}
+
+
+def test_only_machines_are_looked_for_in_the_blocks() -> None:
+    here, without_kubernetes = A.ip_networks[0].network_address, SimpleNamespace(kubernetes_store=None)
+    context: Any = without_kubernetes
+    blocks = (BlockRoute(A.ip_networks[0], "n2", away=frozenset((here,))),)
+    moving = Moving(context, lambda: None)
+    launcher = replace(A, pod="virt-launcher-vm-1")
+    assert moving.moves(Snapshot("n1", blocks=blocks, endpoints=(launcher, B)), FelixSettings()) == Moves(
+        away=frozenset((here,))
+    )
+    assert moving.moves(Snapshot("n1", blocks=blocks, endpoints=(A, B)), FelixSettings()) is NOBODY

@@ -11,6 +11,7 @@ import pytest
 from cni_calico.datastore.kubernetes.layout import read_pod
 from cni_calico.model.documents.codec import decode_endpoint
 from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IPS
+from cni_calico.model.lasting import ALTERNATE
 from cni_calico.model.resources import Attribute, Block, WorkloadEndpoint
 from cni_calico.nodeagent.view.claims import LocalEndpoint, is_claimed, judge_claims
 from cni_calico.nodeagent.view.snapshot import reduce_block
@@ -76,3 +77,19 @@ def test_what_a_block_holds_for_pods_of_this_node() -> None:
     block = Block(ip_network("10.65.1.0/29"), "host:n3", (0, 1, 2, None, None, None, None, None), (3, 4), attributes)
     reduced = reduce_block(block, "n1")
     assert reduced is not None and reduced.held == {ip_address("10.65.1.0"): ("default", "web")}
+
+
+def test_whose_machine_is_elsewhere() -> None:
+    """A machine that has left this node, or has not come yet: its pod here holds the address, and does not have it."""
+    here, there = ({"node": node, "namespace": "default", "pod": node} for node in ("n1", "n2"))
+    attributes = (
+        Attribute("net.vmi.default.a", there, {ALTERNATE: here}),
+        Attribute("net.vmi.default.b", here, {ALTERNATE: there}),
+        Attribute("net.vmi.default.c", {}, {ALTERNATE: here}),  # the pod in which it was is gone
+        Attribute("net.vmi.default.d", {**here, "pod": "other"}, {ALTERNATE: here}),
+    )
+    block = Block(ip_network("10.65.1.0/29"), "host:n3", (0, 1, 2, 3, None, None, None, None), (4,), attributes)
+    reduced = reduce_block(block, "n1")
+    assert reduced is not None and reduced.away == {ip_address("10.65.1.0")}
+    assert [pod for _, pod in reduced.held.values()] == ["n1", "n1", "n1", "other"]
+    assert all(where == "n2" for where in (reduced.lent[a] for a in reduced.away))
