@@ -1,6 +1,7 @@
 """One janitor in a process of its own, hastier than any real one, and told to stop by its pid only.
 
-janitor_driver.py NODE     the datastore and Kubernetes come from the environment, as calico-node's do
+janitor_driver.py NODE     the datastore and Kubernetes come from the environment, as calico-node's do;
+                           JANITOR_KEPT_S: how long it waits for those who keep addresses
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from cni_calico.controllers.counters import JanitorCounters
 from cni_calico.controllers.janitor.options import JanitorOptions
 from cni_calico.controllers.janitor.run import Janitor, make_election
 from cni_calico.datastore.election import Terms
+from cni_calico.ipam.lost import suspects
 from cni_calico.nodeagent.context.open import open_context
 
 HASTE = JanitorOptions(
@@ -28,6 +30,7 @@ HASTE = JanitorOptions(
 
 
 def main() -> None:
+    suspects.KEPT_S = float(os.environ.get("JANITOR_KEPT_S", suspects.KEPT_S))
     stopping = threading.Event()
     context = open_context(os.environ, "janitor", stopping.wait).context
     counters = JanitorCounters()

@@ -20,13 +20,10 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 # an affinity is read by name when somebody else was faster, a handle is updated when it holds something already;
 # test_rare_rights.py brings both about, and the next
 RARE = {("get", "blockaffinities"), ("update", "ipamhandles")}
-# of pods that keep their addresses: calls/test_machines.py and agents/test_migration.py have KubeVirt's resources
+# of pods that keep their addresses: calls/test_machines.py, calls/test_sticky.py and agents/test_live_migration.py have
+# KubeVirt's resources
 MACHINES = {("get", "virtualmachines"), ("get", "virtualmachineinstances")}
-LASTING = {
-    *MACHINES,
-    *((verb, "virtualmachineinstancemigrations") for verb in ("list", "watch")),
-    ("get", "statefulsets"),
-}
+LASTING = {(verb, "virtualmachineinstancemigrations") for verb in ("list", "watch")}
 # a claim is taken back when another node was faster
 TAKEN_BACK = {("delete", "blockaffinities"), ("delete", "ipamblocks")}
 

@@ -22,10 +22,14 @@ OF_BOTH = {
     ("", "services"): (READ, "controllers.loadbalancer.run:LoadBalancerLoop"),
     ("", "services/status"): ("update", "controllers.loadbalancer.run:ServiceDoor"),
     ("", "events"): ("create", "controllers.loadbalancer.run:ServiceDoor"),
+    ("kubevirt.io", "virtualmachines"): ("get", "datastore.kubernetes.identities:why_over"),
+    ("kubevirt.io", "virtualmachineinstances"): ("get", "datastore.kubernetes.identities:why_over"),
+    ("apps", "statefulsets"): ("get", "datastore.kubernetes.identities:why_over"),
 }
 LEASES = "coordination.k8s.io"
 ONLY = {  # with etcd as the datastore the lease is a key there
     "calico.yaml": {
+        ("", "namespaces"): ("get", "datastore.kubernetes.identities:why_over"),
         (LEASES, "leases"): ("create", "datastore.kubernetes.election:KubernetesElection"),
         (LEASES, "leases/calico-janitor"): ("get update", "datastore.kubernetes.election:KubernetesElection"),
         (CRD, "blockaffinities"): (ALL, "ipam.virtual:VirtualAddresses"),
