@@ -15,6 +15,7 @@ from cni_calico import __version__
 from tests.conftest import LAB_CACHE
 from tests.deadlines import until
 from tests.e2e.host import Node
+from tests.fixtures.namespaces import MakeNamespace
 from tests.netns.namespaces import Namespace
 
 pytestmark = [pytest.mark.netns, pytest.mark.bundle]
@@ -62,9 +63,9 @@ class Podman:
         stdin = "" if document is None else json.dumps(document)
         return subprocess.run(argv, input=stdin, capture_output=True, text=True, env=self.environ(), timeout=120)
 
-    def created(self) -> dict[str, Any]:
-        """The network that ``podman network create -d calico`` would store."""
-        options = {"datastore_path": self.node.datastore.path, "nodename": self.node.nodename}
+    def created(self, **more: str) -> dict[str, Any]:
+        """The network that ``podman network create -d calico`` would store; with ``more`` of its "-o" options."""
+        options = {"datastore_path": self.node.datastore.path, "nodename": self.node.nodename, **more}
         done = self.run(self.driver, "create", document={**CREATED, "options": options})
         assert done.returncode == 0, done.stdout
         made: dict[str, Any] = json.loads(done.stdout)
@@ -139,6 +140,43 @@ def test_a_set_up_that_fails_leaves_nothing(podman: Podman, pod_ns: Namespace) -
     done = podman.run(podman.driver, "setup", pod_ns.path, document=connection)
     assert done.returncode == 1 and "carrier-pigeon" in json.loads(done.stdout)["error"]
     assert podman.node.taken() == {} and [one["ifname"] for one in pod_ns.ip("link", "show")] == ["lo"]
+
+
+def test_a_container_that_is_made_again_has_its_address(podman: Podman, make_pod_ns: MakeNamespace) -> None:
+    """By its name, as ``podman run --replace`` makes it; until somebody releases the address."""
+
+    def connection(number: int, name: str) -> dict[str, Any]:
+        found = podman.connection(container_id=f"{number:064x}", container_name=name)
+        return {**found, "network": podman.created(sticky_addresses="true")}
+
+    def set_up(number: int, name: str) -> set[str]:
+        done = podman.run(podman.driver, "setup", make_pod_ns().path, document=connection(number, name))
+        assert done.returncode == 0, done.stdout
+        return {one["ipnet"].partition("/")[0] for one in json.loads(done.stdout)["interfaces"]["eth0"]["subnets"]}
+
+    def tear_down(number: int, name: str) -> None:
+        assert podman.run(podman.driver, "teardown", "", document=connection(number, name)).returncode == 0
+
+    first = set_up(1, "web")
+    refused = podman.run(podman.driver, "setup", make_pod_ns().path, document=connection(2, "web"))
+    assert refused.returncode == 1 and "container 000000000000 has it" in json.loads(refused.stdout)["error"]
+    tear_down(1, "web")
+    assert set_up(3, "db").isdisjoint(first), "nobody else gets it meanwhile"
+    assert set_up(4, "web") == first
+    tear_down(4, "web")
+    assert set(podman.node.taken()) >= first, "nobody knows whether it will be made again"
+    config = podman.node.root / "calicoctl.cfg"
+    config.write_text(
+        "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\n"
+        f"spec:\n  datastoreType: local\n  datastorePath: {podman.node.datastore.path}\n"
+    )
+    for address in first:
+        done = podman.run(
+            podman.driver.resolve().parent / "calicoctl", "-c", config, "ipam", "release", f"--ip={address}"
+        )
+        assert done.returncode == 0, done.stderr
+    tear_down(3, "db")
+    assert len(podman.node.taken()) == 2 and first.isdisjoint(podman.node.taken())
 
 
 @pytest.mark.slow
