@@ -13,7 +13,7 @@ from ipaddress import ip_address, ip_network
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError, LinkGone
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.links import decode_link, get_link, list_links
+from cni_calico.kernel.netlink.links import decode_link, decode_listed, get_link, list_links
 from cni_calico.kernel.netlink.routes import (
     RTN_UNICAST,
     TABLE_MAIN,
@@ -62,7 +62,7 @@ def read_host_routes(
 
 
 def _names(rtnl: Rtnl, deadline: Deadline) -> dict[int, str]:
-    links = (decode_link(payload) for payload in rtnl.dump(list_links(), deadline))
+    links = (decode_listed(payload) for payload in rtnl.dump(list_links(), deadline))
     return {link.ifindex: link.name for link in links}
 
 

@@ -7,13 +7,13 @@ hand-encoded netlink of the call path: a node with a thousand pods is dumped in 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from ipaddress import ip_address, ip_interface
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.netlink import wire
-from cni_calico.kernel.netlink.addresses import AF_INET, AF_INET6, decode_address, list_addresses
-from cni_calico.kernel.netlink.links import decode_link, get_link, list_links
+from cni_calico.kernel.netlink.addresses import AF_INET, AF_INET6, address_index, decode_address, list_addresses
+from cni_calico.kernel.netlink.links import decode_link, decode_listed, get_link, list_links
 from cni_calico.kernel.netlink.routes import decode_route, list_routes
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.model.host import HostInterface
@@ -28,11 +28,28 @@ _ANY_PORT = 9  # connect() of a datagram socket sends nothing
 def read_interfaces(deadline: Deadline) -> tuple[HostInterface, ...]:
     """Every interface with its addresses, in the order of their indexes. Raises KernelError."""
     with Rtnl() as rtnl:
-        links = [decode_link(payload) for payload in rtnl.dump(list_links(), deadline)]
-        addresses = rtnl.dump(list_addresses(0), deadline)
+        payloads = rtnl.dump(list_links(), deadline)
+        return _with_addresses(payloads, rtnl.dump(list_addresses(0), deadline))
+
+
+def read_named_interfaces(
+    names: Collection[str], deadline: Deadline
+) -> tuple[tuple[HostInterface, ...], Mapping[int, str]]:
+    """(those of these interfaces that exist, the names of all by index). Raises KernelError."""
+    with Rtnl() as rtnl:
+        payloads = {decode_listed(payload): payload for payload in rtnl.dump(list_links(), deadline)}
+        by_index = {link.ifindex: link.name for link in payloads}
+        asked = [payload for link, payload in payloads.items() if link.name in names]
+        return _with_addresses(asked, rtnl.dump(list_addresses(0), deadline) if asked else ()), by_index
+
+
+def _with_addresses(listed: Sequence[bytes], addresses: Iterable[bytes]) -> tuple[HostInterface, ...]:
+    """Of what the kernel says of interfaces, and of all addresses."""
+    links = [decode_link(payload) for payload in listed]
+    asked = {link.ifindex for link in links}
     held: dict[int, list[tuple[bool, Interface]]] = {}
     for payload in addresses:
-        if payload[0] in (AF_INET, AF_INET6):
+        if payload[0] in (AF_INET, AF_INET6) and address_index(payload) in asked:
             index, last, address = _address(payload)
             if address is not None:
                 held.setdefault(index, []).append((last, address))

@@ -11,7 +11,7 @@ from errno import EADDRNOTAVAIL, ENODEV
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink.addresses import add_address, delete_address
-from cni_calico.kernel.netlink.links import decode_link, list_links
+from cni_calico.kernel.netlink.links import decode_listed, list_links
 from cni_calico.kernel.netlink.routes import SCOPE_LINK, SCOPE_UNIVERSE
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.model.resources import Address
@@ -27,7 +27,7 @@ def apply_link_addresses(
         return []
     failures = []
     with Rtnl() as rtnl:
-        indexes = {link.name: link.ifindex for link in map(decode_link, rtnl.dump(list_links(), deadline))}
+        indexes = {link.name: link.ifindex for link in map(decode_listed, rtnl.dump(list_links(), deadline))}
         for asked, is_new in ((remove, False), (add, True)):
             ready = [one for one in asked if one[0] in indexes]
             requests = [

@@ -13,7 +13,14 @@ from typing import Self
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import qdiscs
-from cni_calico.kernel.netlink.links import create_ifb, decode_link, delete_link, get_link, list_links, set_link
+from cni_calico.kernel.netlink.links import (
+    create_ifb,
+    decode_listed,
+    delete_link,
+    get_link,
+    list_links,
+    set_link,
+)
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.netlink.wire import Request
 from cni_calico.model.host import LinkShaping, TokenBucket
@@ -27,7 +34,7 @@ class Shaper:
         self._rtnl = Rtnl()
         self._deadline = deadline
         try:
-            links = [decode_link(payload) for payload in self._rtnl.dump(list_links(), deadline)]
+            links = [decode_listed(payload) for payload in self._rtnl.dump(list_links(), deadline)]
         except BaseException:
             self._rtnl.close()
             raise
@@ -80,7 +87,7 @@ class Shaper:
             self._run(set_link(self._index[name], name, mtu=mtu, up=True))
         else:
             self._run(create_ifb(name, mtu))
-            self._index[name] = decode_link(self._rtnl.one(get_link(name), self._deadline)).ifindex
+            self._index[name] = decode_listed(self._rtnl.one(get_link(name), self._deadline)).ifindex
 
     def remove_device(self, name: str) -> None:
         """Raises KernelError."""

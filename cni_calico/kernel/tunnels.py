@@ -7,7 +7,7 @@ without addresses counts as absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from errno import EADDRNOTAVAIL, EEXIST, ENODEV, ENOENT
 from functools import partial
 from ipaddress import ip_address
@@ -16,7 +16,7 @@ from typing import Any
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.kernel.interfaces import read_interfaces, read_named_interfaces
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.addresses import ADDR_ADD, IFA_F_NODAD, set_neighbour
 from cni_calico.kernel.netlink.links import IFLA_INFO_DATA, IFLA_LINKINFO, LINK_SET, get_link
@@ -41,10 +41,10 @@ _NTF_SELF = 0x02
 # -- devices ----------------------------------------------------------------------------------------------------------
 
 
-def read_tunnels(names: Iterable[str], deadline: Deadline) -> dict[str, TunnelDevice]:
+def read_tunnels(names: Collection[str], deadline: Deadline) -> dict[str, TunnelDevice]:
     """The devices with these names that exist, of whatever kind they are. Raises KernelError."""
-    interfaces = {interface.name: interface for interface in read_interfaces(deadline)}
-    by_index = {interface.index: interface.name for interface in interfaces.values()}
+    asked, by_index = read_named_interfaces(names, deadline)
+    interfaces = {interface.name: interface for interface in asked}
     found = {}
     for name in names:
         interface = interfaces.get(name)
@@ -65,7 +65,7 @@ def _vxlan_data(index: int, deadline: Deadline) -> dict[int, bytes]:
     return wire.attributes(wire.attributes(found.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_DATA, b""))
 
 
-def _device(interface: HostInterface, data: dict[int, bytes], by_index: dict[int, str]) -> TunnelDevice:
+def _device(interface: HostInterface, data: dict[int, bytes], by_index: Mapping[int, str]) -> TunnelDevice:
     held = [address.ip for address in interface.addresses if not address.ip.is_link_local]
     vxlan = interface.kind == "vxlan"
     local = data.get(_LOCAL) or data.get(_LOCAL6)

@@ -68,6 +68,14 @@ def decode_address(payload: bytes) -> InterfaceAddress:
     return InterfaceAddress(index, address, length, bool(flags & IFA_F_TENTATIVE))
 
 
+def address_index(payload: bytes) -> int:
+    """The part of decode_address that says whose it is. Raises KernelError."""
+    if len(payload) < _IFADDR.size:
+        raise wire.malformed("an address", f"{len(payload)} bytes")
+    index: int = _IFADDR.unpack_from(payload)[-1]
+    return index
+
+
 def parse_packed(family: int, packed: bytes) -> Address:
     if family == AF_INET and len(packed) == 4:
         return IPv4Address(packed)

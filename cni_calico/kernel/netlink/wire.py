@@ -5,7 +5,7 @@ Rule: bytes in, values out; malformed bytes raise KernelError and nothing else. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -98,6 +98,20 @@ def attributes(data: bytes, start: int = 0) -> dict[int, bytes]:
         if size < 4 or size > end - at:
             raise malformed("a netlink attribute", f"length {size} with {end - at} bytes left")
         found[kind & NLA_TYPE_MASK] = data[at + 4 : at + size]
+        at += (size + 3) & ~3
+    return found
+
+
+def some_attributes(data: bytes, start: int, wanted: Collection[int]) -> dict[int, bytes]:
+    """Those of the ``wanted`` types; reading ends with the last one. Raises KernelError for wrong lengths before it."""
+    found: dict[int, bytes] = {}
+    at, end = start, len(data)
+    while end - at >= 4 and len(found) < len(wanted):
+        size, kind = _ATTRIBUTE.unpack_from(data, at)
+        if size < 4 or size > end - at:
+            raise malformed("a netlink attribute", f"length {size} with {end - at} bytes left")
+        if kind & NLA_TYPE_MASK in wanted:
+            found[kind & NLA_TYPE_MASK] = data[at + 4 : at + size]
         at += (size + 3) & ~3
     return found
 

@@ -24,10 +24,11 @@ _U32_MAX = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """Of one workload's interface, with its MTU: ``ingress`` limits what the workload receives, ``egress`` what it
-    sends.
+    """Of one workload's interface, with its index and MTU: ``ingress`` limits what the workload receives, ``egress``
+    what it sends. An interface that was made again under its name has another index, and no limit yet.
     """
 
+    index: int
     mtu: int
     ingress: TokenBucket | None = None
     egress: TokenBucket | None = None
@@ -69,7 +70,7 @@ def desired_bandwidth(
             controls = limited[interface.name].qos_controls or {}
             buckets = [_bucket(controls, way, interface, said) for way in ("ingress", "egress")]
             if any(buckets):
-                wanted[interface.name] = Shaping(interface.mtu, *buckets)
+                wanted[interface.name] = Shaping(interface.index, interface.mtu, *buckets)
     if not wanted and not devices:
         return NO_LIMITS, said
     used = {device_name(name) for name, shaping in wanted.items() if shaping.egress is not None}

@@ -179,7 +179,7 @@ class DataplaneLoop:
                         self._context.decided.wait(FIRST_PASS_S)
                     used = time.thread_time()
                     self._pass(sources, parts)
-                    stopping.wait(self._schedule.rest.pause_s(time.monotonic(), time.thread_time() - used))
+                    stopping.wait(self._schedule.pause_s(time.monotonic(), time.thread_time() - used))
                 self._tell(sources)
         finally:
             sources.stop()

@@ -1,8 +1,9 @@
 """PURE: when the data plane's next pass is due, and how long it rests before; the clocks are given.
 
 Rule: a full resync comes in an interval whatever happens; a pass that failed is tried again soon at first and then less
-often, and what one has left for later is looked at after PENDING_S. A change that comes alone does not wait; passes
-that follow one another leave the processors to the pods that come and go.
+often, and what one has left for later is looked at after PENDING_S. A change that comes alone does not wait, also not
+because a full resync has just gone before it; passes that follow one another leave the processors to the pods that come
+and go.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ RETRY_FIRST_S, RETRY_LAST_S = 1.0, 30.0
 PENDING_S = 1.0
 _FIRST_S = 0.2  # before the first pass
 REST = 9  # passes that go on and on use a tenth of a processor
-CREDIT_S = 0.05  # so much of one they may use at once, after a rest
+CREDIT_S = 0.2  # so much of one they may use at once, after a rest: three passes with 250 workloads
 GATHER_S = 0.01  # changes that come together are handled in one pass
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # without credit
 _NEVER = float("inf")
@@ -23,7 +24,8 @@ class PassSchedule:
     """Times are of one clock that never goes back, in seconds."""
 
     def __init__(self) -> None:
-        self.rest = PassRest()
+        self._rest = PassRest()
+        self._paid = True  # whether the last pass was one whose interval is its rest
         self.has_begun = False  # whether there has been a pass
         self._retry = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         self._next_full, self._next_retry = 0.0, _NEVER
@@ -44,6 +46,7 @@ class PassSchedule:
     def ended(self, now: float, *, full: bool, resync_s: float, failed: bool, pending: bool) -> None:
         """A pass has ended. ``resync_s``: the interval, 0 for no full resync any more."""
         self.has_begun = True
+        self._paid = full
         if full:
             self._next_full = now + resync_s if resync_s else _NEVER
         if failed:
@@ -51,6 +54,11 @@ class PassSchedule:
         else:
             self._retry.reset()
             self._next_retry = now + PENDING_S if pending else _NEVER
+
+    def pause_s(self, now: float, used_s: float) -> float:
+        """How long to wait after the pass that has ended, and used the processor for ``used_s``."""
+        waits_s = self._next_full - now
+        return self._rest.pause_s(now, 0.0 if self._paid and waits_s > REST * used_s else used_s)
 
 
 class PassRest:

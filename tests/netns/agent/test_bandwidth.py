@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from cni_calico.nodeagent.dataplane.bandwidth import device_name
+from cni_calico.deadline import Deadline
+from cni_calico.kernel.interfaces import read_interfaces
+from cni_calico.kernel.netlink.socket import Rtnl
+from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.dataplane.bandwidth import desired_bandwidth, device_name
+from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.parts.bandwidth import Bandwidth
+from cni_calico.nodeagent.dataplane.passes import Pass
 from tests.deadlines import until
 from tests.netns.agents import Running, Store, key_of, running
 from tests.netns.namespaces import Namespace, namespace
@@ -67,11 +75,11 @@ def rates(ns: Namespace) -> tuple[int, int]:
     return 8 * tbf(ns, "calia").get("rate", 0), 8 * tbf(ns, DEVICE).get("rate", 0)
 
 
-def redirects(ns: Namespace) -> int:
+def redirects(ns: Namespace, name: str = "calia") -> int:
     """How many filters there are on what comes in from the pod."""
-    if not any(q["kind"] == "ingress" for q in qdiscs(ns, "calia")):
+    if not any(q["kind"] == "ingress" for q in qdiscs(ns, name)):
         return 0
-    return tc(ns, "filter show dev calia parent ffff:").count("Redirect to device")
+    return tc(ns, f"filter show dev {name} parent ffff:").count("Redirect to device")
 
 
 def until_limited(ns: Namespace, received: int, sent: int) -> None:
@@ -196,6 +204,56 @@ def test_clsact_is_somebody_elses(host_n1: Namespace, limited_pod: Namespace, li
         tc(host_n1, "qdisc del dev calia clsact")
         ask(limits, ingressBandwidth=51 * MBIT, egressBandwidth=60 * MBIT)
         until_limited(host_n1, 51 * MBIT, 60 * MBIT)
+
+
+def _requests(pods: int) -> list[int]:
+    """How many requests to the kernel a full comparison takes, and then one changed limit, and an interface that was
+    made again.
+    """
+    asked = [0]
+
+    def counted(real: Any) -> Any:
+        def run(*args: Any, **options: Any) -> Any:
+            asked[0] += 1
+            return real(*args, **options)
+
+        return run
+
+    names, limits = [f"cali{i}" for i in range(pods)], {"ingressBandwidth": MBIT, "egressBandwidth": MBIT}
+    present = {name: replace(POD, interface_name=name, qos_controls=limits) for name in names}
+    felix, part, found = parse_felix({}).settings, Bandwidth(), []
+
+    def apply(*, full: bool) -> int:
+        asked[0], done = 0, Pass()
+        wanted = desired_bandwidth(present, read_interfaces(Deadline.after(30)))[0]
+        part.apply(Desired(bandwidth=wanted), felix, Deadline.after(30), done, full)
+        assert not done.failed, done.failed
+        return asked[0]
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("dump", "submit", "one"):
+            patched.setattr(Rtnl, name, counted(getattr(Rtnl, name)))
+        apply(full=True)
+        found.append(apply(full=True))
+        present["cali0"] = replace(present["cali0"], qos_controls={**limits, "egressBandwidth": 2 * MBIT})
+        found.append(apply(full=False))
+        subprocess.run(["ip", "link", "del", "cali1"], check=True)
+        subprocess.run(["ip", "link", "add", "cali1", "type", "veth", "peer", "name", "again"], check=True)
+        found.append(apply(full=False))
+    return found
+
+
+def test_a_change_asks_for_nothing_of_other_workloads() -> None:
+    """Each request may have to wait for the kernel's lock of links, which whoever makes or removes some holds."""
+    found = []
+    for pods in (2, 6):
+        with namespace("host") as host:
+            host.do_all(*[f"link add cali{i} mtu 1450 type veth peer name peer{i}" for i in range(pods)])
+            found.append(host.call(_requests, pods))
+            assert redirects(host, "cali1") == 1
+            assert tbf(host, "cali1")["rate"] == tbf(host, device_name("cali1"))["rate"] == MBIT // 8
+    (few, *changes), (many, *changes_of_many) = found
+    assert many == few + 4 and changes == changes_of_many and changes[0] < few + 2
 
 
 FAILURES = "netlink.link-create:after:1:fail,netlink.qdisc-set:after:1:fail,netlink.filter-add:before:1:fail"

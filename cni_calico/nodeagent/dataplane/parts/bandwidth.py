@@ -1,7 +1,8 @@
 """Limits of the bandwidth of workloads, in the kernel.
 
 Rule: an interface with a limit gets ours, whoever else shaped it; one without is left to others, except for what this
-agent set itself, and devices with our names, of which none stays that no limit wants.
+agent set itself, and devices with our names, of which none stays that no limit wants. A change is looked at by itself:
+each question to the kernel waits for whoever holds its lock of links, and filters are asked for interface by interface.
 """
 
 from __future__ import annotations
@@ -41,11 +42,13 @@ class Bandwidth:
         asked = desired.bandwidth
         if asked == self._settled and (not full or asked == NO_LIMITS):
             return
+        brought = {} if full or self._settled is None else self._settled.wanted
+        changed = {name: shaping for name, shaping in asked.wanted.items() if brought.get(name) != shaping}
         self._settled = None
         failures = len(done.failed)
         with Shaper(deadline) as shaper:
-            held = shaper.read([name for name, shaping in asked.wanted.items() if shaping.egress])
-            for name, shaping in asked.wanted.items():
+            held = shaper.read([name for name, shaping in changed.items() if shaping.egress])
+            for name, shaping in changed.items():
                 try:
                     self._bring(shaper, name, shaping, held, done)
                 except KernelError as e:

@@ -107,6 +107,7 @@ def test_decode_link() -> None:
     assert (link.ifindex, link.name, link.up, link.mac, link.mtu) == (9, "cali1", True, MAC, 1450)
     assert (link.kind, link.peer, link.peer_netns, link.group, link.tx_queues) == ("veth", 2, 4, 77, 3)
     assert links.decode_group(payload) == (9, 77)
+    assert links.decode_listed(payload) == (9, "cali1", True, 1450)
     assert links.devconf(link, "ipv4", "forwarding") is None
 
 

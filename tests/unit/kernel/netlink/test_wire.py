@@ -16,8 +16,10 @@ from cni_calico.kernel.netlink.wire import Message
 DECODERS: list[Callable[[bytes], object]] = [
     links.decode_link,
     links.decode_group,
+    links.decode_listed,
     links.decode_netns_id,
     addresses.decode_address,
+    addresses.address_index,
     addresses.decode_neighbour,
     routes.decode_route,
     lambda data: list(wire.split_messages(data)),
@@ -47,7 +49,7 @@ def test_arbitrary_bytes_never_crash(decode: Callable[[bytes], object], data: by
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.sampled_from(DECODERS[:6]), st.binary(min_size=4, max_size=16), st.lists(attribute_bytes(), max_size=8))
+@given(st.sampled_from(DECODERS[:8]), st.binary(min_size=4, max_size=16), st.lists(attribute_bytes(), max_size=8))
 def test_arbitrary_attributes_never_crash(decode: Callable[[bytes], object], head: bytes, parts: list[bytes]) -> None:
     try:
         decode(head + b"".join(parts))
@@ -58,7 +60,12 @@ def test_arbitrary_attributes_never_crash(decode: Callable[[bytes], object], hea
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=40)), unique_by=lambda pair: pair[0]))
 def test_attributes_come_back(pairs: list[tuple[int, bytes]]) -> None:
-    assert wire.attributes(b"".join(wire.attribute(kind, payload) for kind, payload in pairs)) == dict(pairs)
+    written, asked = (
+        b"".join(wire.attribute(kind, payload) for kind, payload in pairs),
+        {kind for kind, _ in pairs[::2]},
+    )
+    assert wire.attributes(written) == dict(pairs)
+    assert wire.some_attributes(written, 0, asked) == {kind: payload for kind, payload in pairs if kind in asked}
 
 
 @settings(max_examples=100, deadline=None)

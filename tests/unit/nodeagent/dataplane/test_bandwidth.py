@@ -38,6 +38,15 @@ def test_without_limits_there_is_nothing() -> None:
         assert desired(controls) == (NO_LIMITS, [])
 
 
+def test_an_interface_made_again_is_another_one() -> None:
+    controls = {"ingressBandwidth": 10**6}
+    found, again = (
+        desired_bandwidth({"calia": replace(POD, qos_controls=controls)}, [replace(VETH, index=index)])[0]
+        for index in (9, 10)
+    )
+    assert found.wanted.keys() == again.wanted.keys() and found != again
+
+
 def test_the_name_of_the_device() -> None:
     """Upstream's: its agent finds it."""
     assert device_name("cali0123456789a") == "bwcali627a0cdce"
@@ -84,7 +93,7 @@ def test_devices_that_no_limit_wants() -> None:
 def test_whatever_a_record_says(controls: dict[str, object], mtu: int) -> None:
     """The kernel's numbers fit into their fields, and a whole packet always passes."""
     found, said = desired(controls, mtu=mtu)
-    shaping = found.wanted.get("calia", Shaping(mtu))
+    shaping = found.wanted.get("calia", Shaping(VETH.index, mtu))
     for way, limit in (("ingress", shaping.ingress), ("egress", shaping.egress)):
         bits = controls.get(f"{way}Bandwidth")
         low, high = BOUNDS[f"{way}Bandwidth"]

@@ -87,9 +87,18 @@ def test_passes_that_go_on_and_on_use_a_tenth_of_a_processor(used_s: float) -> N
 def test_a_change_that_comes_alone_is_not_waited_with() -> None:
     rest = PassRest()
     for i in range(100):
-        assert rest.pause_s(1000.0 + i, 0.04) == GATHER_S
-    pauses = [rest.pause_s(1100.0 + i * GATHER_S, 0.003) for i in range(30)]
+        assert rest.pause_s(1000.0 + i, 0.08) == GATHER_S
+    pauses = [rest.pause_s(1100.0 + i * GATHER_S, 0.003) for i in range(100)]
     assert pauses[0] == GATHER_S and pauses[-1] == MIN_INTERVAL_S
+
+
+def test_a_full_resync_lets_no_change_wait(timed_passes: Timed) -> None:
+    """Its interval is its rest, if it is long enough for what it used."""
+    assert timed_passes.end(1000) and timed_passes.schedule.pause_s(1000, 0.9) == GATHER_S
+    assert not timed_passes.end(1001) and timed_passes.schedule.pause_s(1001, CREDIT_S) == GATHER_S
+    assert not timed_passes.end(1001.1) and timed_passes.schedule.pause_s(1001.1, 0.04) > MIN_INTERVAL_S
+    assert timed_passes.end(1090) and timed_passes.schedule.pause_s(1090, 10.0) == MAX_INTERVAL_S
+    assert timed_passes.end(2000, resync_s=0) and timed_passes.schedule.pause_s(2000, 60.0) == GATHER_S
 
 
 def test_a_slow_pass_is_not_followed_by_a_long_absence() -> None:
