@@ -190,14 +190,19 @@ QOS_NAMES = {
 
 
 def test_quality_of_service_is_accepted_and_stored(any_kube_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
-    """Every name; what means nothing is left out and told, as upstream does: the pod gets its network."""
+    """Every name; what means nothing is left out and told, as upstream does, and what is too much counts as the most
+    there is: the pod gets its network.
+    """
     assert set(BOUNDS) == QOS_NAMES
     good = dict.fromkeys(QOS_NAMES, "20k") | {"ingressBandwidth": "1M", "egressMinburst": "2Ki", "dscp": "46"}
     good |= {"egressPeakrate": "30.5k", "ingressPeakrate": "1.5M"}
     bad = dict.fromkeys(QOS_NAMES, "a few") | {"ingressBandwidth": "0", "egressPacketRate": "1K", "dscp": "99"}
     bad |= {"egressBurst": "-5k", "ingressBurst": "1_000", "ingressColour": "1000"}
+    bad |= {"egressBandwidth": "", "ingressPacketRate": "NaN", "ingressMaxConnections": '["1k", "2k"]'}
+    good |= {"ingressMaxConnections": "1" + "0" * 30, "egressMaxConnections": "9" * 100_000}
     wanted = dict.fromkeys(QOS_NAMES, 20000) | {"ingressBandwidth": 1000000, "egressMinburst": 2048, "dscp": 46}
     wanted |= {"egressPeakrate": 30500, "ingressPeakrate": 1500000}
+    wanted |= dict.fromkeys(("ingressMaxConnections", "egressMaxConnections"), BOUNDS["ingressMaxConnections"][1])
     for name, asked, container in (("good", good, C1), ("bad", bad, C2)):
         annotated = {QOS + key: value for key, value in asked.items()}
         any_kube_node.kube.create_pod(any_kube_node.namespace, name, any_kube_node.nodename, annotations=annotated)
@@ -208,7 +213,8 @@ def test_quality_of_service_is_accepted_and_stored(any_kube_node: KubeNode, make
     controls = {found["spec"]["pod"]: found["spec"].get("qosControls") or {} for found in any_kube_node.endpoints()}
     assert controls == {"good": wanted, "bad": {}}
     log = (any_kube_node.root / "cni.log").read_text()
-    assert log.count(f"annotation {QOS}") == len(bad)
+    assert log.count(f"annotation {QOS}") == len(bad) + 2
+    assert log.count("it counts as 4294967295") == 2 and len(max(log.splitlines(), key=len)) < 2000
     for name, value in bad.items():
         if name == "ingressColour":
             assert f"annotation {QOS}{name} is not one that pods have" in log
