@@ -12,6 +12,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,15 @@ SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/pa
 def pause(seconds: float = 0.1) -> None:
     """Between two looks at a program that is at work."""
     select.select([], [], [], seconds)
+
+
+def has_sctp() -> bool:
+    """Whether this kernel has SCTP."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP).close()
+    except OSError:
+        return False
+    return True
 
 
 def run(*argv: str | Path, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.conftest import ROOT
-from tests.lab.host import BIN, run
+from tests.lab.host import BIN, has_sctp, run
 
 BUSYBOX = "localhost/lab/busybox:1"
 COREDNS = "localhost/lab/coredns:1"
 AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.56"  # as test/utils/image/manifest.go of Kubernetes names it
 CONFORMANCE = "registry.k8s.io/e2e-test-images/agnhost:2.45"  # as the network policy API's tests name it
+_BASH = '#!/bin/sh\nexec /bin/sh "$@"\n'
+_BASH_WITHOUT_SCTP = '#!/bin/sh\ncase "$*" in *"/agnhost porter"*) exec sleep 2147483647 ;; esac\nexec /bin/sh "$@"\n'
 ARCHIVE = ROOT / "build" / "image" / "archive.py"
 
 
@@ -43,12 +45,15 @@ def make_agnhost(directory: Path) -> Path:
 
 
 def make_conformance(directory: Path) -> Path:
-    """The same program; its pods begin it by a bash."""
-    return _make(directory, CONFORMANCE, ["/agnhost", "pause"], BIN / "agnhost", bash=True)
+    """The same program; its pods begin it by a bash, for which busybox stands. What serves SCTP alone ("porter" does)
+    only waits where the kernel has none, or its pods would never be ready.
+    """
+    bash = _BASH if has_sctp() else _BASH_WITHOUT_SCTP
+    return _make(directory, CONFORMANCE, ["/agnhost", "pause"], BIN / "agnhost", bash=bash)
 
 
-def _make(directory: Path, name: str, command: Sequence[str], *programs: Path, bash: bool = False) -> Path:
-    """Busybox, and programs in the root directory. ``bash``: its shell under that name, too."""
+def _make(directory: Path, name: str, command: Sequence[str], *programs: Path, bash: str = "") -> Path:
+    """Busybox, and programs in the root directory. ``bash``: the text of one, "" for none."""
     short = name.rpartition("/")[2].partition(":")[0]
     tree, out = directory / short, directory / f"{short}.tar"
     for part in ("bin", "etc", "tmp", "www"):
@@ -60,7 +65,7 @@ def _make(directory: Path, name: str, command: Sequence[str], *programs: Path, b
             (tree / "bin" / applet).symlink_to("busybox")
     (tree / "etc" / "passwd").write_text("root:x:0:0:root:/:/bin/sh\n")
     if bash:
-        (tree / "bin" / "bash").write_text('#!/bin/sh\nexec /bin/sh "$@"\n')
+        (tree / "bin" / "bash").write_text(bash)
         (tree / "bin" / "bash").chmod(0o755)
     for program in programs:
         shutil.copy2(program, tree)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ import pytest
 
 from tests.conftest import SUMMARY
 from tests.deadlines import until
-from tests.lab.host import BIN, end, start
+from tests.lab.host import BIN, end, has_sctp, start
 from tests.lab.lab import Lab, install_bundle, running_lab
 from tests.lab.node import DNS_DOMAIN
 from tests.lab.proxy import install_kube_proxy
@@ -49,14 +48,6 @@ class Report:
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
-
-
-def has_sctp() -> bool:
-    try:
-        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP).close()
-    except OSError:
-        return False
-    return True
 
 
 @pytest.fixture(params=["iptables", "nftables"])
