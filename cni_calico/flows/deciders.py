@@ -39,7 +39,8 @@ REASONS = {number: reason for reason, number in FIXED.items()}
 class Decider:
     """What decided. ``index``: of the rule, from 0; END: the end of the tier, of which the policy named is the last one
     that applies, or of the profiles, and then there is no name; REFUSED: the policy denies because it cannot be
-    enforced. ``action``: Allow, Deny. ``digest``: of the rule's text.
+    enforced. ``action``: Allow, Deny. ``digest``: of the rule's text. ``untranslated``: it decides before destinations
+    are translated.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Decider:
     index: int
     action: str
     digest: str = ""
+    untranslated: bool = False
 
     @property
     def path(self) -> str:
@@ -68,12 +70,15 @@ class Decider:
         return f"{direction}: {what}{self.path} rule {self.index}"
 
 
-_TYPES: dict[str, type] = {name: {"ingress": bool, "index": int}.get(name, str) for name in Decider.__match_args__}
+_RARE = "untranslated"  # told only where it is so
+_NAMES = [name for name in Decider.__match_args__ if name != _RARE]
+_TYPES: dict[str, type] = {name: {"ingress": bool, "index": int}.get(name, str) for name in _NAMES}
 
 
 def render_line(number: int, decider: Decider) -> str:
     """With its end of line."""
     fields = {name: getattr(decider, name) for name in _TYPES}
+    fields |= {_RARE: True} if decider.untranslated else {}
     return json.dumps({"number": number, **fields}, separators=(",", ":")) + "\n"
 
 
@@ -88,7 +93,7 @@ def parse_line(line: str) -> tuple[int, Decider] | None:
     given: dict[str, Any] = {name: found.get(name) for name in _TYPES}
     if any(type(value) is not _TYPES[name] for name, value in given.items()) or not FIRST <= found["number"] < 1 << 32:
         return None
-    return found["number"], Decider(**given)
+    return found["number"], Decider(**given, untranslated=found.get(_RARE) is True)
 
 
 def describe_decider(number: int, decider: Decider | None, *, denied: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.lasting import LastingConnections, owner_of
-from cni_calico.flows.packets import parts_of
+from cni_calico.flows.packets import key_as_sent, parts_of
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, SIX, FlowRecord, record_from
 from cni_calico.flows.reuse import ReusedKeys
 from cni_calico.kernel.netlink.ended import TrackedConnection
@@ -60,7 +60,7 @@ def decided_in(label: bytes) -> tuple[int, int]:
 class LiveFlows:
     """``decider_of``: what a number stands for, None if that is unknown; ``name_of``: the number of the name that an
     address has now, 0 for none. ``most``: connections that are followed at once; what goes for others' sake
-    looks as if it lasted for ever.
+    looks as if it lasted for ever. ``all_read``: when nothing was left that had been reported before.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LiveFlows:
         self._reused = ReusedKeys()
         self._decided: dict[tuple[int, int], DecidedSides] = {}  # by the numbers that let a first packet through
         self._missing: set[bytes] = set()
-        self._read_all = 0  # when there was nothing left to read
+        self.all_read = 0
         self._newest, self._marked, self._young, self._before_step = 0, _ANY, _ANY, 0  # numbers of records
         self.allowed = self.denied = self.dropped = self.unknown = 0
 
@@ -146,9 +146,16 @@ class LiveFlows:
             if not denied.egress and decider is not None and not decider.ingress:
                 self._store.update(attempt[0], denied.but(egress=number))
                 return attempt[0]  # it let out what the other side denied: the kernel's two lists are read in turn
-            decided = denied.egress, 0, 0, denied.host_in
+            if decider is not None and decider.untranslated:
+                self._store.update(attempt[0], _with_decision(denied, number, decider, denied.last))
+                return attempt[0]
+            decided = denied.egress, self._if_untranslated(denied.ingress), 0, denied.host_in
         self._attempts.pop(key, None)
         return self._begin(key, _with_one_more(decided, number, decider), now)
+
+    def _if_untranslated(self, number: int) -> int:
+        decider = self._decider_of(number)
+        return number if decider is not None and decider.untranslated else 0
 
     def _begin(self, key: bytes, decided: DecidedSides, now: int) -> int:
         """A connection."""
@@ -180,7 +187,7 @@ class LiveFlows:
         """Whether a decision is too late to be about that connection, other than by our own slowness."""
         if where <= self._before_step:
             return True
-        return now - record.last > most and record.last < self._read_all - _AT_ONCE_US
+        return now - record.last > most and record.last < self.all_read - _AT_ONCE_US
 
     def _deny(self, key: bytes, number: int, now: int) -> int:
         known = self._attempts.pop(key, None)
@@ -205,6 +212,16 @@ class LiveFlows:
         if len(self._attempts) > self._most:
             del self._attempts[next(iter(self._attempts))]
         return where
+
+    def denied_since(self, since: int) -> list[bytes]:
+        """The keys of attempts."""
+        return list(takewhile(lambda key: self._attempts[key][1] >= since, reversed(self._attempts)))
+
+    def note_sent(self, where: int, destination: bytes, port: int) -> None:
+        """Where the first packet was sent."""
+        record = self._store.read(where)
+        if record is not None:
+            self._store.update(where, record.but(asked=destination, asked_port=port))
 
     def _new(self, key: bytes, now: int, decided: DecidedSides) -> FlowRecord:
         source, destination, protocol, sport, dport = parts_of(key)
@@ -235,10 +252,11 @@ class LiveFlows:
             if record is None or not _is_younger(connection, record):
                 return waiting, record
             self._end_unseen(waiting)
-        where = self._lasting.get(key)
+        if (where := self._lasting.get(key)) is None:
+            key, where = self._as_sent(connection)
         if where is not None:
             record = self._store.read(where)
-            if record is not None and record.began >= self._read_all and self._is_reported(connection):
+            if record is not None and record.began >= self.all_read and self._is_reported(connection):
                 return None, None  # it is of one before, the reports of which were lost
             self._lasting.pop(key)
             if record is None or not _is_younger(connection, record):
@@ -255,13 +273,19 @@ class LiveFlows:
         self._lasting.pop(key)
         return where, self._store.read(where)
 
+    def _as_sent(self, connection: TrackedConnection) -> tuple[bytes, int | None]:
+        """(key, record) of one about which was decided only before translation (``flows.untranslated``)."""
+        sent = key_as_sent(*connection[:3])
+        where = None if sent == connection.key else self._lasting.get(sent)
+        return (connection.key, None) if where is None else (sent, where)
+
     def _is_reported(self, connection: TrackedConnection) -> bool:
-        """Whether it began so early that what was reported about it has been read."""
-        return 0 < connection.began * 1e6 < self._read_all - _AT_ONCE_US
+        """What was reported about its begin has been read."""
+        return 0 < connection.began * 1e6 < self.all_read - _AT_ONCE_US
 
     def note_all_read(self, now: int) -> None:
         """Nothing is left that was reported before."""
-        self._read_all = now
+        self.all_read = now
 
     def note_step(self, now: int) -> None:
         """Somebody has set the clock: times from before tell nothing any more. Whatever is decided from now on is about
@@ -270,7 +294,7 @@ class LiveFlows:
         self._before_step = self._newest
         self._attempts.clear()
         self._early.clear()
-        self._read_all = now
+        self.all_read = now
 
     def _end_unseen(self, where: int) -> None:
         record = self._store.read(where)
@@ -302,7 +326,8 @@ class LiveFlows:
         there is room: it takes no other one's place, which would be found here again.
         """
         key = connection.key
-        where = self._lasting.get(key)
+        if (where := self._lasting.get(key)) is None:
+            key, where = self._as_sent(connection)
         if where is not None:
             record = self._store.read(where) if where <= self._young else None
             expected.discard(key)

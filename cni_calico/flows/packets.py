@@ -56,3 +56,15 @@ def _key(addresses: bytes, protocol: int, packet: bytes, at: int) -> bytes | Non
 def parts_of(key: bytes) -> tuple[bytes, bytes, int, int, int]:
     """(source, destination, protocol, source port, destination port) of a key."""
     return (_PARTS if len(key) == V4_BYTES else _PARTS_SIX).unpack(key)
+
+
+def source_of(key: bytes) -> bytes:
+    """What translation of the destination leaves alone: source, protocol and source port."""
+    size = 4 if len(key) == V4_BYTES else 16
+    return key[:size] + key[2 * size : -2]
+
+
+def key_as_sent(key: bytes, destination: bytes, port: int) -> bytes:
+    """Before translation; ``port`` 0: the protocol has none."""
+    size = len(destination)
+    return key[:size] + destination + key[2 * size : -2] + (port.to_bytes(2, "big") if port else key[-2:])

@@ -46,6 +46,7 @@ from cni_calico.flows.serving import SOCKET, FlowServer
 from cni_calico.flows.sums import BUCKET_S, BUCKET_US, record_of
 from cni_calico.flows.totals import FlowTotals
 from cni_calico.flows.tracking import ConnectionTracking
+from cni_calico.flows.untranslated import UntranslatedDecisions
 from cni_calico.kernel.memory import expect_growth, give_back_memory
 from cni_calico.kernel.ways import KernelWays
 from cni_calico.log import Log
@@ -96,6 +97,7 @@ class Recorder:
             opened.callback(lambda: self._aggregates.close(self._now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
             self._live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
+            self._untranslated = UntranslatedDecisions(self._live, self._deciders.get)
             self._tracking = ConnectionTracking(log, count=allowed)
             asked = read_pair(run_dir)
             self._arrivals = opened.enter_context(closing(Arrivals(clock, asked, allowed=allowed)))
@@ -118,6 +120,7 @@ class Recorder:
 
     def close(self) -> None:
         self.losses.flush()
+        self._untranslated.release(all_of_them=True)
         self._records.settle()
         if self._exporter is not None:
             self._exporter.close()
@@ -139,7 +142,7 @@ class Recorder:
         self._arrivals.came = 0
         if set_by_s := self._clock_steps.take():
             self._log.info(f"the clock was set by {set_by_s:+.0f} s")
-            self._live.note_step(self._micros())
+            self._untranslated.note_step(self._micros())
         for _ in range(_ROUNDS):
             if not self._take(new):
                 if not self._arrivals.is_behind:
@@ -150,7 +153,7 @@ class Recorder:
         if self._comparison is not None:
             self._comparison.go_on(self._arrivals.overrun, self._arrivals.lost().get(ALLOWED, 0), self._micros)
         now = self._now()
-        self._live.tidy(self._micros())
+        new |= dict.fromkeys(self._untranslated.tidy(self._micros()))
         self._records.settle()
         self._ring.flush()
         self._aggregates.keep(self._names.kept_s)
@@ -173,16 +176,16 @@ class Recorder:
         what those who follow are told: a connection, and once more if its other side denies it later.
         """
         decisions, ended, more = self._arrivals.take()
-        now, live, ring = self._micros(), self._live, self._ring
+        now, live, ring, decide = self._micros(), self._live, self._ring, self._untranslated.decide
         check, followed = self._judged.check, self._server.followed
         for allowed, key, number, also in in_pairs(decisions):
             before = ring.next, live.denied
             check(key, number, also)
-            where = live.decide(key, number, now, allowed=allowed, also=also)
+            where = decide(key, number, now, allowed=allowed, also=also)
             if followed and (where >= before[0] or live.denied > before[1]):
                 new[where] = None
         for connection in ended:
-            live.end(connection, now)
+            self._untranslated.end(connection, now)
         return more
 
     def _tell_new(self, new: Mapping[int, None]) -> None:
@@ -190,8 +193,7 @@ class Recorder:
             return
         describer = self._describer(steps=True)
         for where in new:
-            record = self._ring.read(where)
-            if record is not None:
+            if (record := self._ring.read(where)) is not None:
                 self._server.tell(describer.describe(record))
 
     def _begin_export(self) -> None:
@@ -258,11 +260,9 @@ class Recorder:
         return self._describer(steps=request.steps, names=request.names, staged=staged)
 
     def _labels_of(self, name: EndName) -> Mapping[str, str] | None:
-        labels = self._names.labels_of(name)
-        if labels is None:
-            end = self._elsewhere.find((name.namespace, name.name))
-            labels = None if end is None else end.labels
-        return labels
+        labels, there = self._names.labels_of(name), (name.namespace, name.name)
+        end = self._elsewhere.find(there) if labels is None else None
+        return labels if end is None else end.labels
 
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
         """What meets the request, the oldest first; an empty one from time to time, so that others have their turn."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -223,7 +223,11 @@ Asked = Callable[[HostPath, dict[str, Any]], None]
 
 
 def judge(
-    hosts: HostWire, documents: dict[Any, Any], kind: type[HostPath] = HostPath, asked: Asked | None = None
+    hosts: HostWire,
+    documents: dict[Any, Any],
+    kind: type[HostPath] = HostPath,
+    asked: Asked | None = None,
+    packets: Sequence[dict[str, Any]] = (*TRIED, *INVALID),
 ) -> None:
     graph, wire = graph_of(documents), hosts.wire
     graph.flush()
@@ -237,7 +241,7 @@ def judge(
     wire.route(routes, without=OWN.values())
     path, tried, expected = path_of(documents, owners, strangers, kind), [], []
     note = asked or (lambda path, packet: None)
-    for packet in TRIED + INVALID:
+    for packet in packets:
         incoming = path.routes[packet["source"]]
         if packet["source"] in OWN.values():
             continue
@@ -257,7 +261,8 @@ def judge(
         arrived = found[i] if outgoing else first + i in own
         if arrived is not expected[i]:
             wrong.append((incoming, outgoing or "the host", packet, f"arrived: {arrived}"))
-    numbers = {hosts.send(packet): packet for packet in FROM_HOST if packet["destination"] not in OWN.values()}
+    from_host = [packet for packet in packets if packet in FROM_HOST and packet["destination"] not in OWN.values()]
+    numbers = {hosts.send(packet): packet for packet in from_host}
     seen = wire.seen()
     for number, packet in numbers.items():
         outgoing, passes = path.passes_out(packet)

@@ -18,10 +18,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from cni_calico.deadline import Deadline
 from cni_calico.flows import accounting
-from cni_calico.flows.arrivals import Arrivals
+from cni_calico.flows.arrivals import Arrivals, in_pairs
 from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP, FIXED, Decider
+from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, DENIED
 from cni_calico.flows.packets import key_of, parts_of
+from cni_calico.flows.untranslated import UntranslatedDecisions
 from cni_calico.kernel.filter.nf_tables.counters import read_counters
 from cni_calico.kernel.netlink.decisions import DecisionReports, ReportedDecision
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
@@ -33,6 +35,7 @@ from tests.deadlines import until
 from tests.kernels.features import has
 from tests.netns.test_verdicts import TRIED, _clusters, owners_of, strangers_among
 from tests.netns.wire import UPLINK, Wire, entered, frame, open_wire
+from tests.unit.flows.test_live import Kept
 from tests.unit.policy.cluster import INVALID, NODE, graph_of
 from tests.unit.policy.naive import Naive
 
@@ -110,21 +113,60 @@ def _compare(told_by_nftables: Listener, documents: dict[Any, Any]) -> None:
     tried, expected = expected_of(documents, told_by_nftables.wire)
     arrived = told_by_nftables.wire.arrivals(tried)
     assert any(arrived) or not any(allowed for allowed, _, _ in expected)
-    found = Counter[Reported]()
+    found, reports = Counter[Reported](), list[tuple[bool, bytes, int]]()
 
     def all_reported() -> bool:
         for allowed, (number, packet) in told_by_nftables.take():
-            decider = told_by_nftables.deciders.get(number)
-            what: object = number
-            if decider is not None:
-                policy = decider.kind, decider.namespace, decider.name
-                what = "ingress" if decider.ingress else "egress", policy, decider.index
-            found[allowed, parts_of(key_of(packet) or b""), what] += 1
+            reports.append((allowed, key_of(packet) or b"", number))
+            found[allowed, parts_of(key_of(packet) or b""), what_decided(number, told_by_nftables.deciders)] += 1
         return found.total() >= expected.total()
 
     until(all_reported, "every decision is reported")
     assert found == expected
     assert [one.lost for one in told_by_nftables.reports] == [one.strange for one in told_by_nftables.reports] == [0, 0]
+    deciding: dict[Any, set[tuple[bool, object]]] = {}
+    for allowed, parts, what in expected:
+        deciding.setdefault(parts, set()).add((allowed, what))
+    records = records_of(reports, told_by_nftables.deciders)
+    assert {parts_of(key): sides for key, sides in records.items()} == deciding
+
+
+def records_of(
+    reports: list[tuple[bool, bytes, int]], deciders: dict[int, Decider]
+) -> dict[bytes, set[tuple[bool, object]]]:
+    """What the recorder makes of reports: of each connection one record, here with what decided, and whether it let
+    through. Several records are one here only if different rules have denied packets that look alike.
+    """
+    kept = Kept()
+    live = LiveFlows(kept, deciders.get, lambda address: 0)
+    untranslated = UntranslatedDecisions(live, deciders.get)
+    read_at_once = sorted(reports, key=lambda report: not report[0])  # what is let through first, as the recorder does
+    for allowed, key, number, also in in_pairs(read_at_once):
+        untranslated.decide(key, number, 1_000_000, allowed=allowed, also=also)
+    untranslated.release(all_of_them=True)
+    found: dict[bytes, set[tuple[bool, object]]] = {}
+    denials: dict[bytes, list[int]] = {}
+    for record in kept.records[1:]:
+        assert record is not None
+        denied_by = denials.setdefault(record.key, [])
+        assert record.denied == bool(record.denied_by) and (not denied_by or record.denied_by not in (0, *denied_by))
+        denied_by.append(record.denied_by)
+        sides = ("egress", record.egress), ("ingress", record.ingress)
+        sides += ("egress", record.host_out), ("ingress", record.host_in)
+        for way, number in sides:
+            assert not number or what_decided(number, deciders)[0] == way, "each side's rule is in its place"
+        rules = {(number != record.denied_by, what_decided(number, deciders)) for number in record.numbers()}
+        found.setdefault(record.key, set()).update(rules)
+    return found
+
+
+def what_decided(number: int, deciders: dict[int, Decider]) -> Any:
+    """As the naive evaluator names it, or the number of a reason."""
+    decider = deciders.get(number)
+    if decider is None:
+        return number
+    policy = decider.kind, decider.namespace, decider.name
+    return "ingress" if decider.ingress else "egress", policy, decider.index
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from cni_calico.flows.deciders import END, FIRST, FIXED, REASONS, REFUSED, Decider, parse_line, render_line
 
 _TEXT = st.text(max_size=20)
-_deciders = st.builds(Decider, _TEXT, _TEXT, _TEXT, _TEXT, st.booleans(), st.integers(-2, 9999), _TEXT, _TEXT)
+_deciders = st.builds(
+    Decider, _TEXT, _TEXT, _TEXT, _TEXT, *(st.booleans(), st.integers(-2, 9999), _TEXT, _TEXT, st.booleans())
+)
 DENY = Decider("NetworkPolicy", "shop", "database", "default", True, 3, "Deny", "x")
 
 

@@ -99,7 +99,8 @@ def has_pass(policy: WantedPolicy, ingress: bool) -> bool:
 
 def _decider(policy: WantedPolicy, ingress: bool, index: int, rule: WantedRule) -> Decider:
     name = policy.id
-    return Decider(name.kind, name.namespace, name.name, policy.tier, ingress, index, rule.action, digest(rule))
+    named, before = (name.kind, name.namespace, name.name, policy.tier), policy.reach == "beforeNat"
+    return Decider(*named, ingress, index, rule.action, digest(rule), untranslated=before)
 
 
 def _actions(
