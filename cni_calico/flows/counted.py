@@ -1,6 +1,6 @@
 """PURE: records as they are kept, each counted in the sums as it is.
 
-Rule: what happens to a record between two settlements is counted once.
+Rule: what happens to a record between two settlements is counted once; of what has changed only so much is kept.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable
 from cni_calico.flows.live import FlowStore
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.sums import FlowSums
+
+_MOST = 4_000  # records that have changed, with what they were
 
 
 class CountedRecords:
@@ -26,6 +28,8 @@ class CountedRecords:
     def append(self, record: FlowRecord) -> int:
         number = self._store.append(record)
         self._changed[number] = None, record
+        if len(self._changed) >= _MOST:
+            self.settle()
         return number
 
     def update(self, number: int, record: FlowRecord) -> None:
@@ -37,6 +41,8 @@ class CountedRecords:
             if before is not None:
                 self._changed[number] = before, record
         self._store.update(number, record)
+        if len(self._changed) >= _MOST:
+            self.settle()
 
     def read(self, number: int) -> FlowRecord | None:
         record = self._store.read(number)

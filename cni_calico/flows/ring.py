@@ -24,6 +24,7 @@ _NEXT = Struct("=Q")
 _HEAD_BYTES, _NEXT_AT = 4096, 32
 _IN_MEMORY = 16384  # records, where there is no file
 _PIECE = 512  # records that are read at once
+_MOST_UNWRITTEN = 4_000  # records
 
 
 class Ring:
@@ -79,6 +80,8 @@ class Ring:
         number = self.next
         self.next += 1
         self._unwritten[number] = record
+        if len(self._unwritten) >= _MOST_UNWRITTEN:
+            self.flush()
         return number
 
     def _note_seen(self, number: int, last: int) -> None:
@@ -94,6 +97,8 @@ class Ring:
         """A record that has been overwritten meanwhile stays so."""
         if number >= self.next - self.count:
             self._unwritten[number] = record
+            if len(self._unwritten) >= _MOST_UNWRITTEN:
+                self.flush()
 
     def read(self, number: int) -> FlowRecord | None:
         found = self._unwritten.get(number)

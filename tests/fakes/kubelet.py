@@ -49,14 +49,7 @@ class Kubelet(TcpFake):
             pass
 
     def _run(self, connection: socket.socket, stream: BinaryIO, target: str, headers: dict[str, str]) -> None:
-        url = urlsplit(target)
-        _, _, _, pod, container = url.path.split("/")
-        command = parse_qs(url.query)["command"]
-        self.asked.append((pod, container, command))
-        accept = base64.b64encode(hashlib.sha1((headers["sec-websocket-key"] + _MAGIC).encode()).digest()).decode()
-        lines = ("HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade")
-        lines += (f"Sec-WebSocket-Accept: {accept}", "Sec-WebSocket-Protocol: v4.channel.k8s.io", "", "")
-        connection.sendall("\r\n".join(lines).encode())
+        pod, command = self.begin(connection, target, headers)
         code = "import sys; from cni_calico.nodeagent.main import main; sys.exit(main())"
         process = subprocess.Popen(
             [sys.executable, "-c", code, *command[1:]],
@@ -77,14 +70,26 @@ class Kubelet(TcpFake):
         status: dict[str, Any] = {"metadata": {}, "status": "Success"}
         if code := process.wait(10):
             status = {"status": "Failure", "message": f"command terminated with exit code {code}"}
-        _send(connection, 3, json.dumps(status).encode(), lock)
+        send(connection, 3, json.dumps(status).encode(), lock)
         connection.sendall(b"\x88\x02\x03\xe8")
+
+    def begin(self, connection: socket.socket, target: str, headers: dict[str, str]) -> tuple[str, list[str]]:
+        """Returns the pod and the command."""
+        url = urlsplit(target)
+        _, _, _, pod, container = url.path.split("/")
+        command = parse_qs(url.query)["command"]
+        self.asked.append((pod, container, command))
+        accept = base64.b64encode(hashlib.sha1((headers["sec-websocket-key"] + _MAGIC).encode()).digest()).decode()
+        lines = ("HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade")
+        lines += (f"Sec-WebSocket-Accept: {accept}", "Sec-WebSocket-Protocol: v4.channel.k8s.io", "", "")
+        connection.sendall("\r\n".join(lines).encode())
+        return pod, command
 
     def _feed(self, stream: BinaryIO, process: subprocess.Popen[bytes]) -> None:
         """The command's standard input ends with the connection."""
         assert process.stdin is not None
         try:
-            while (data := _receive(stream)) is not None:
+            while (data := receive(stream)) is not None:
                 process.stdin.write(data)
                 process.stdin.flush()
         except (OSError, ValueError, IndexError):
@@ -98,19 +103,19 @@ class Kubelet(TcpFake):
 def _pump(source: Any, connection: socket.socket, channel: int, lock: threading.Lock) -> None:
     try:
         while data := source.read1(32 << 10):
-            _send(connection, channel, data, lock)
+            send(connection, channel, data, lock)
     except OSError:
         pass
 
 
-def _send(connection: socket.socket, channel: int, data: bytes, lock: threading.Lock) -> None:
+def send(connection: socket.socket, channel: int, data: bytes, lock: threading.Lock) -> None:
     size = len(data) + 1
     head = bytes((0x82, size)) if size < 126 else bytes((0x82, 126)) + size.to_bytes(2, "big")
     with lock:
         connection.sendall(head + bytes((channel,)) + data)
 
 
-def _receive(stream: BinaryIO) -> bytes | None:
+def receive(stream: BinaryIO) -> bytes | None:
     """What is for the standard input; None at the end."""
     first, second = stream.read(2)
     size = second & 0x7F

@@ -1,12 +1,14 @@
 """A node whose recorder runs for minutes under a steady load, in a process of its own, as the agent starts it.
 
-    nice -n 10 .venv/bin/python -m tests.bench.flows.lasting [SECONDS [CONNECTIONS_PER_SECOND [STAGED]]]
+    nice -n 10 .venv/bin/python -m tests.bench.flows.lasting [SECONDS [CONNECTIONS_PER_SECOND [STAGED [PODS]]]]
 
 Each connection is let through on both sides here and ends ten seconds later, or when the kernel collects what has
 ended; a tenth as many packets are denied. At the end all that are left are ended at once, so that the last figure has
 the whole of each. At the end: processor time and memory of the recorder, what it lost, and whether its records and the
 counters of the rules say the same; the disk that it takes. With STAGED, a number, so many staged policies are judged
-too; each would deny one port. Ten minutes at 2,000 connections a second: ``600 2000``; an hour: ``3600 2000``.
+too; each would deny one port. With PODS, a number, the connections are from each of so many pods to the next one, by an
+interface each. Ten minutes at 2,000 connections a second: ``600 2000``; an hour of a node with 250 pods:
+``3600 2000 0 250``.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -43,7 +46,8 @@ from cni_calico.policy.staged import StagedPolicy
 from cni_calico.regular import make_directories
 from tests.bench.flows.packets import ALLOWED_PORT, DENIED_PORT, SIDES, documents
 from tests.deadlines import until
-from tests.netns.wire import Wire, entered, frame, open_wire
+from tests.netns.namespaces import namespace
+from tests.netns.wire import PEER, ROUTER, Wire, entered, frame, open_wire
 from tests.unit.policy.cluster import NODE, graph_of
 
 _LIVES_S, _TICK_S, _PORTS = 10, 0.02, 60_000
@@ -93,19 +97,65 @@ def recorder(
         child.wait(30)
 
 
-def send(wire: Wire, seconds: int, rate: int) -> tuple[int, int]:
+def pod(number: int) -> tuple[str, str]:
+    """(interface, address)."""
+    return f"cali{number:04}", f"10.1.{number // 250}.{1 + number % 250}"
+
+
+def workload(number: int) -> dict[str, Any]:
+    interface, address = pod(number)
+    spec = {"interfaceName": interface, "node": NODE, "ipNetworks": [f"{address}/32"], "profiles": []}
+    return {"metadata": {"name": f"p{number}", "namespace": "a", "labels": {"app": f"p{number % 25}"}}, "spec": spec}
+
+
+Sender = Callable[[bytes], Any]
+
+
+@contextmanager
+def pods(wire: Wire, count: int) -> Iterator[list[tuple[Sender, str, str]]]:
+    """For each of the pods that are to speak: what sends a frame from it, its address, and where it speaks to."""
+    if not count:
+        incoming, source = SIDES["both sides"]
+        yield [(wire.outer[incoming].send, source, "10.0.0.1")]
+        return
+    with namespace("pods") as far, ExitStack() as stack:
+        found, here, there = [], [], []
+        for number in range(count):
+            interface, address = pod(number)
+            peer = f"peer name {interface} address {PEER} netns {far.name}"
+            here.append(f"link add {interface} address {ROUTER} type veth {peer}")
+            here.append(f"link set {interface} addrgenmode none up")
+            here.append(f"route add {address} dev {interface}")
+            here.append(f"neigh replace {address} lladdr {PEER} dev {interface}")
+            there.append(f"link set {interface} addrgenmode none up")
+        wire.host.do_all(*here)
+        far.do_all(*there)
+        with entered(far):
+            for number in range(count):
+                out = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+                out.bind((pod(number)[0], 0))  # 0: what comes is not read
+                found.append((out.send, pod(number)[1], pod((number + 1) % count)[1]))
+        yield found
+
+
+def send(speaking: Sequence[tuple[Sender, str, str]], seconds: int, rate: int) -> tuple[int, int]:
     """(connections, denied packets)."""
-    incoming, source = SIDES["both sides"]
-    packet = {"source": ip_address(source), "destination": ip_address("10.0.0.1"), "protocol": 17, "icmp": (0, 0)}
-    frames = [frame({**packet, "sport": 1024 + i, "dport": ALLOWED_PORT}, i) for i in range(_PORTS)]
-    refused = [frame({**packet, "sport": 1024 + i, "dport": DENIED_PORT}, i) for i in range(_PORTS)]
-    out, begun, sent, denied = wire.outer[incoming].send, time.monotonic(), 0, 0
+    frames, refused = [], []
+    for i in range(_PORTS):
+        out, source, destination = speaking[i % len(speaking)]
+        packet = {"source": ip_address(source), "destination": ip_address(destination), "protocol": 17, "icmp": (0, 0)}
+        packet["sport"] = 1024 + i // len(speaking)
+        frames.append((out, frame({**packet, "dport": ALLOWED_PORT}, i)))
+        refused.append((out, frame({**packet, "dport": DENIED_PORT}, i)))
+    begun, sent, denied = time.monotonic(), 0, 0
     while (passed := time.monotonic() - begun) < seconds:
         while sent < passed * rate:
-            out(frames[sent % _PORTS])
+            out, data = frames[sent % _PORTS]
+            out(data)
             sent += 1
             if sent % 10 == 0:
-                out(refused[denied % _PORTS])
+                out, data = refused[denied % _PORTS]
+                out(data)
                 denied += 1
         time.sleep(_TICK_S)
     return sent, denied
@@ -128,14 +178,16 @@ def staged_rules(graph: Graph, count: int) -> StagedRules | None:
     return rules
 
 
-def main(seconds: int, rate: int, staged: int = 0) -> None:
+def main(seconds: int, rate: int, staged: int = 0, count: int = 0) -> None:
     numbers = RuleNumbers()
     with (
         tempfile.TemporaryDirectory() as root,
         open_wire(FilterSettings(recording=Recording(numbers))) as wire,
+        pods(wire, count) as speaking,
     ):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-        graph = graph_of(documents())
+        of_pods = {("WorkloadEndpoint", "a", f"p{number}"): workload(number) for number in range(count)}
+        graph = graph_of({**documents(), **of_pods})
         graph.flush()
         wire.apply(graph.wanted())
         wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
@@ -147,7 +199,7 @@ def main(seconds: int, rate: int, staged: int = 0) -> None:
                 return found
 
             empty, before = peak_mib(child.pid), processor_s(child.pid)
-            sent, denied = send(wire, seconds, rate)
+            sent, denied = send(speaking, seconds, rate)
             program, kernel = (now - then for now, then in zip(processor_s(child.pid), before, strict=True))
             told, lasting = counted(wire), status()["live"]
 
@@ -181,4 +233,4 @@ def main(seconds: int, rate: int, staged: int = 0) -> None:
 
 if __name__ == "__main__":
     given = [int(text) for text in sys.argv[1:]]
-    main(given[0] if given else 60, given[1] if len(given) > 1 else 1000, given[2] if len(given) > 2 else 0)
+    main(*given, *(60, 1000, 0, 0)[len(given) :])
