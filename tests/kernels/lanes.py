@@ -69,7 +69,7 @@ LANES = {
         )
     ),
     "verdicts": Lane(("tests/netns/test_verdicts.py",)),
-    "flows": Lane(("tests/netns/flows/test_decisions.py",)),
+    "flows": Lane(("tests/netns/flows/test_decisions.py", "tests/netns/flows/test_full_table.py")),
 }
 LIMIT_S = 3400  # of this host, which others may keep busy
 _MARKED = re.compile(r"pytest\.mark\.(?:kernel\(|stock\b)")
