@@ -12,12 +12,12 @@ import gzip
 import io
 import shutil
 import sys
-import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from archive import pack_tree
 from plugin_needs import find_needs, select_unneeded
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -80,17 +80,7 @@ def stage_plugin(tree: Path, target: Path) -> None:
 def pack_plugin(tree: Path, scratch: Path) -> bytes:
     """The archive ``kubectl-calico_V_linux_A.tar.gz``: krew reads no other compression."""
     stage_plugin(tree, scratch)
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for path in sorted(scratch.rglob("*")):
-            tar.add(path, str(path.relative_to(scratch)), recursive=False, filter=_plain)
-    return gzip.compress(packed.getvalue(), 9, mtime=0)
-
-
-def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    info.uid = info.gid = info.mtime = 0
-    info.uname = info.gname = ""
-    return info
+    return gzip.compress(pack_tree(scratch), 9, mtime=0)
 
 
 def pack_application(documents: Path, epoch: int) -> bytes:

@@ -21,6 +21,7 @@ from tests.lab.layouts import Layout
 from tests.pages import blocks
 
 sys.path.insert(0, str(ROOT / "build" / "release"))
+sys.path.insert(0, str(ROOT / "build" / "image"))
 
 import kubectl
 

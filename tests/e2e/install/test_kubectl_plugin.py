@@ -14,6 +14,7 @@ from tests.e2e.install.fresh_host import FreshHost
 
 sys.path.insert(0, str(ROOT / "build"))
 sys.path.insert(0, str(ROOT / "build" / "release"))
+sys.path.insert(0, str(ROOT / "build" / "image"))
 
 import kubectl
 

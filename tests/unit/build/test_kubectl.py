@@ -16,6 +16,7 @@ from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "build"))
 sys.path.insert(0, str(ROOT / "build" / "release"))
+sys.path.insert(0, str(ROOT / "build" / "image"))
 
 import brew
 import krew
