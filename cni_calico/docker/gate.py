@@ -24,7 +24,7 @@ from cni_calico.log import Log
 from cni_calico.model.identity import LIBNETWORK
 from cni_calico.model.resources import Address
 from cni_calico.plugin.policy_decision import read_decision
-from cni_calico.plugin.waits import BGP_PEER, status_fields, status_file_name
+from cni_calico.plugin.waits import comparable, status_fields, status_file_name
 
 _LOOK_S, _SOON_S, _LATER_S = 0.005, 0.2, 0.2
 _FILTER_S = 10.0
@@ -140,7 +140,7 @@ class PolicyGate:
     def _says(self, path: str, fields: Mapping[str, Any]) -> bool:
         try:
             found = json.loads(self._files.read_bytes(path))
-            return isinstance(found, dict) and _comparable(found) == _comparable(fields)
+            return isinstance(found, dict) and comparable(found) == comparable(fields)
         except (OSError, ValueError, TypeError, RecursionError):
             return False
 
@@ -173,8 +173,3 @@ class PolicyGate:
 def status_file(endpoint: str) -> str:
     """PURE: the name of the file by which the agent says that an endpoint's policy is in force."""
     return status_file_name(LIBNETWORK, f"{LIBNETWORK}/{LIBNETWORK}", endpoint)
-
-
-def _comparable(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    compared = {name: value for name, value in fields.items() if name != BGP_PEER}
-    return {name: sorted(value) if isinstance(value, list) else value for name, value in compared.items()}

@@ -154,13 +154,13 @@ def _says(files: Files, path: str, fields: Mapping[str, Any]) -> bool:
     """What cannot be read says nothing."""
     try:
         found = json.loads(files.read_bytes(path))
-        return _comparable(found) == _comparable(fields)
+        return comparable(found) == comparable(fields)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return False
 
 
-def _comparable(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without what says nothing of the policy."""
+def comparable(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An endpoint's status without what says nothing of the policy."""
     compared = {name: value for name, value in fields.items() if name != BGP_PEER}
     return {name: sorted(value) if isinstance(value, list) else value for name, value in compared.items()}
 

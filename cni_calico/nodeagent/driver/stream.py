@@ -13,7 +13,7 @@ from typing import Any
 from cni_calico.model.keys import ResourceKey
 from cni_calico.nodeagent.driver.cluster import OTHER, ROUTE, VTEP, Fact, FactName
 from cni_calico.nodeagent.driver.messages import encode_host, encode_host_removal
-from cni_calico.nodeagent.sync.known import EndpointName
+from cni_calico.nodeagent.sync.known import EndpointName, less
 from cni_calico.nodeagent.sync.messages import (
     PROFILE,
     encode_endpoint,
@@ -164,19 +164,15 @@ def join_changes(first: WantedChanges, then: WantedChanges) -> WantedChanges:
 
 
 def _with_change(members: Members, change: SetChange) -> Members:
-    return _union(_less(members, change.removed), change.added)
+    return _union(less(members, change.removed), change.added)
 
 
 def _both(first: SetChange, then: SetChange) -> SetChange:
     """What came and went again is in neither part."""
-    added = _union(_less(first.added, then.removed), _less(then.added, first.removed))
-    removed = _union(_less(first.removed, then.added), _less(then.removed, first.added))
+    added = _union(less(first.added, then.removed), less(then.added, first.removed))
+    removed = _union(less(first.removed, then.added), less(then.removed, first.added))
     return SetChange(added, removed)
 
 
 def _union(one: Members, other: Members) -> Members:
     return Members(one.addresses | other.addresses, one.nets | other.nets, one.ports | other.ports)
-
-
-def _less(one: Members, other: Members) -> Members:
-    return Members(one.addresses - other.addresses, one.nets - other.nets, one.ports - other.ports)

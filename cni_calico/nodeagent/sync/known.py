@@ -203,10 +203,10 @@ def _name(endpoint: WantedEndpoint) -> EndpointName:
 
 def _difference(known: KnownSet, wanted: Members) -> SetChange:
     before = known.members()
-    return SetChange(_less(wanted, before), _less(before, wanted))
+    return SetChange(less(wanted, before), less(before, wanted))
 
 
-def _less(one: Members, other: Members) -> Members:
+def less(one: Members, other: Members) -> Members:
     return Members(one.addresses - other.addresses, one.nets - other.nets, one.ports - other.ports)
 
 
