@@ -12,5 +12,5 @@ from tests.netns.namespaces import Namespace
 from tests.netns.policing.lab import context_of, run_engine
 
 if __name__ == "__main__":
-    host, root, environ, limit_s, starting.START_BYTES = json.loads(sys.argv[1])
+    host, root, environ, limit_s, (starting.START_BYTES, starting.START_SELECTORS) = json.loads(sys.argv[1])
     run_engine(Namespace(host), Path(root), environ, context_of(Path(root)), Tunnels(), limit_s)

@@ -44,7 +44,8 @@ from tests.netns.namespaces import Namespace, host_namespace, namespace
 OVERTAKEN_S = 1.0
 PORTS = 60000
 NODE = "n1"
-# when the kernel puts work off, the first may overtake what is still on its way to the host; the second cannot
+# of one processor's queue: when the kernel puts work off, the first may overtake what is still on its way to the host;
+# the second cannot
 FIRST_MARK, LAST_MARK = b"first-", b"last-"
 DENY_B = {"selector": "app == 'b'", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
 ALLOW_80 = {
@@ -310,7 +311,23 @@ class Lab:
         return self.arrivals(destination, word, version) > 0
 
     def arrivals(self, name: str, word: bytes, version: int = 4) -> int:
-        """How many packets that end in this word, all sent already, reach a workload whose receiver is open."""
+        """How many packets that end in this word, all sent already, reach a workload whose receiver is open.
+
+        They wait in the queue of the processor that sent them, where what another one sends does not wait: that none
+        has come is known when markers have gone through each processor's.
+        """
+        if count := self._followed(name, word, version):
+            return count
+        processors = os.sched_getaffinity(0)
+        try:
+            for processor in sorted(processors):
+                os.sched_setaffinity(0, {processor})
+                count += self._followed(name, word, version)
+        finally:
+            os.sched_setaffinity(0, processors)
+        return count
+
+    def _followed(self, name: str, word: bytes, version: int) -> int:
         receiver, arrived = self.workloads[name], self.receiver(name, version)
         count = 0
         for marker in (FIRST_MARK + word, LAST_MARK + word):
@@ -335,7 +352,8 @@ def execute_engine(host: Namespace, root: Path, environ: dict[str, str], limit_s
     """The same in a program of its own, so that memory is measured: a fork shares that of the tests, ten times as much,
     and copies as much of it as its garbage collections happen to look at. Never returns.
     """
-    told = json.dumps([host.name, str(root), environ, limit_s, starting.START_BYTES])
+    limits = starting.START_BYTES, starting.START_SELECTORS
+    told = json.dumps([host.name, str(root), environ, limit_s, limits])
     os.chdir(ROOT)
     os.execv(sys.executable, [sys.executable, "-m", "tests.netns.policing.engine_alone", told])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,8 +147,9 @@ def test_what_is_in_force_stays_while_a_larger_version_waits(tmp_path: Path) -> 
 
 
 def of_selectors(number: int, selectors: int) -> Write:
-    """Each rule but the first, which allows port 80, asks a set of its own."""
+    """Each rule but the first, which allows port 80, asks a set of its own, or is there to make the policy large."""
     listed = [{"action": "Allow", "source": {"selector": f"app == 'x{i}'"}} for i in range(selectors)]
+    listed += [{"action": "Allow", "source": {"nets": [f"10.9.{i >> 8}.{i & 255}/32"]}} for i in range(400)]
     first = {"action": "Allow", "protocol": "UDP", "destination": {"ports": [80]}}
     return _policy("selectors", number, [first, *listed])
 
@@ -192,18 +195,19 @@ def made_ready(made: Lab) -> bool:
     return not any("being made ready" in one for one in made.standing()["problems"])
 
 
-def test_a_start_does_not_wait_for_many_sets(tmp_path: Path) -> None:
+def test_a_start_does_not_wait_for_many_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets of more selectors than the first round takes; the namespaces that need most have to wait, and open nothing
     until then.
     """
-    with small_host(tmp_path, 1000, 4, lambda number: [of_selectors(number, 1300 - number)]) as (made, _):
+    monkeypatch.setattr(starting, "START_SELECTORS", 1000)
+    with small_host(tmp_path, 1000, 4, lambda number: [of_selectors(number, 260 - number)]) as (made, _):
         assert "1 large policies of namespace t0 are still being made ready (NetworkPolicy selectors)" in made.log()
         assert "of namespace t2 are" not in made.log() and "of namespace t3 are" not in made.log()
         made.until_passes("a", "c", 80)
         until(lambda: made_ready(made), "nothing has a stand-in")
         assert not made.passes("a", "c", 81)
         made.until_in_force(policies=5)
-        assert made.standing()["counts"]["sets"] > 4 * 1290
+        assert made.standing()["counts"]["sets"] > 4 * 250
 
 
 def of_networks(number: int, port: int, nets: int) -> Write:
@@ -218,20 +222,31 @@ def set_of_a(number: int) -> Write:
     return document("NetworkSet", "a", f"t{number}", {"nets": ["10.65.0.1/32", "10.66.0.0/16"]}, what="a")
 
 
-def listed(made: Lab) -> list[str]:
-    """The rules, in any order; while they change a listing may be incomplete."""
-    return sorted(made.ruleset().splitlines())
+NETWORKS = 600  # a policy of as many rules is large, and two of them are more than the first round takes
+
+
+def listed(made: Lab) -> Counter[str]:
+    """The rules, in any order, without what they have counted; while they change a listing may be incomplete."""
+    return Counter(re.sub(r"packets \d+ bytes \d+", "", made.ruleset()).splitlines())
+
+
+def led_to_by_nothing(made: Lab) -> set[str]:
+    """Chains that were made ahead, and to which no rule of their table jumps: they go after the policy is in force."""
+    tables = made.ruleset().split("\ntable ")
+    return {
+        name for table in tables for name in re.findall(r"chain (\S+//\S+) \{", table) if f"jump {name}" not in table
+    }
 
 
 def test_a_start_cuts_nothing_that_was_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of large policies that the first round does not take the earlier rules stay, with their sets, until they have had
     their turn; then the newest version counts, and nothing is left of the earlier one.
     """
-    monkeypatch.setattr(starting, "START_BYTES", 4 << 20)
+    monkeypatch.setattr(starting, "START_BYTES", 1 << 20)
     said = "1 large policies of namespace t0 are still being made ready"
 
     def before(number: int) -> list[Write]:
-        return [set_of_a(number), of_networks(number, 80, 1500 - number)]
+        return [set_of_a(number), of_networks(number, 80, NETWORKS - number)]
 
     def ports(made: Lab) -> list[int]:
         return [port for port in (80, 81) if made.passes("a", "c", port)]
@@ -240,19 +255,32 @@ def test_a_start_cuts_nothing_that_was_in_force(tmp_path: Path, monkeypatch: pyt
         made.until_passes("a", "c", 80)
         until(lambda: made_ready(made), "nothing has a stand-in")
         made.until_in_force(policies=3)
+        until(lambda: not led_to_by_nothing(made), "what was made ahead and not needed is gone")
         written = listed(made)
-        assert len(written) > 3000
+        assert written.total() > 2 * NETWORKS
         for port in (80, 81):
             made.stop()
-            made.write([of_networks(0, port, 1500)])
+            made.write([of_networks(0, port, NETWORKS)])
             begun = len(made.log())
             made.start()
             while not made.standing().get("in_force") or not made_ready(made):
-                assert ports(made), "one port is asked after the other, so a change may come between them"
+                # one port is asked after the other, so that a change may come between them; and a busy machine loses a
+                # packet in 100,000, where rules that are missing are so for a round at least
+                assert ports(made) or ports(made)
             assert said in made.log()[begun:]
             until(lambda port=port: ports(made) == [port], "its turn has come")
-        made.write([of_networks(0, 80, 1500)])
-        until(lambda: listed(made) == written, "nothing is left of what had to wait")
+        made.write([of_networks(0, 80, NETWORKS)])
+        left: list[Counter[str]] = []
+
+        def is_as_written() -> bool:
+            now = listed(made)
+            left[:] = now - written, written - now
+            return not any(left)
+
+        try:
+            until(is_as_written, "nothing is left of what had to wait", pause_s=0.5)
+        except AssertionError as e:
+            raise AssertionError(f"{e}: too much, too little: {left}\n{made.standing()}\n{made.log()}") from None
 
 
 @pytest.mark.slow
