@@ -89,28 +89,6 @@ def test_a_network_set_changes_whom_a_rule_lets_in(offline):
     assert out.splitlines()[0].startswith("192.0.2.0/24 (shop/partners) -> shop/app=db  ingress tcp 5432  DENIED")
 
 
-@pytest.mark.parametrize(
-    ("document", "why"),
-    [
-        ({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}, "unknown resource type"),
-        ({"apiVersion": "projectcalico.org/v3", "kind": "Node", "metadata": {"name": "n"}}, "only policies"),
-        ({**POLICIES["database"], "apiVersion": "crd.projectcalico.org/v1"}, "unknown resource type"),
-        (policy("lost", "all()", [], tier="absent"), "there is no tier absent"),
-        ({"kind": "NetworkPolicy"}, "unknown resource type"),
-    ],
-)
-def test_a_file_that_is_no_policy_is_refused(offline, document, why):
-    code, out, err = offline([], [document])
-    assert (code, out) == (2, "")
-    assert why in err and "cannot use" in err
-
-
-def test_two_policies_of_one_name_are_refused(offline):
-    code, _, err = offline([], [POLICIES["database"], POLICIES["database"]])
-    assert code == 2
-    assert "NetworkPolicy shop/database" in err and "again in" in err
-
-
 def test_a_directory_that_is_missing_is_refused(capsys):
     assert run(["policy", "diff", "--dir", "/nonexistent", "--with", "/nonexistent"], {}) == 2
     assert "there is no such file or directory" in capsys.readouterr().err
