@@ -79,6 +79,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: has_tool("bin/etcd", "bin/kube-apiserver", "bin/kubectl"),
         "kubernetes: tests/setup/tests.sh builds it",
     ),
+    "iperf3": (lambda: has_program("iperf3"), "iperf3: tests/setup/tests.sh installs it"),
     "flannel": (lambda: has_tool("bin/flanneld"), "flannel: tests/setup/flannel.sh builds it"),
     "helm": (lambda: has_tool("bin/helm"), "helm: tests/setup/tests.sh builds it"),
     "docker": (lambda: has_tool("docker-20.10/usr/sbin/dockerd"), "docker: tests/setup/tests.sh unpacks it"),

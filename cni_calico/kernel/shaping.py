@@ -1,7 +1,8 @@
 """Limits of bandwidth on interfaces: read, set, removed.
 
 Rule: what an interface sends is limited by a tbf as its root; what comes in from it is sent through an interface of
-kind ifb, which has such a tbf. A limit is changed in place, so that no packet of a flow is lost.
+kind ifb, which has such a tbf. A limit is changed in place, so that no packet of a flow is lost; except where a packet
+that waits already could be larger than the new burst: it would never leave, and nothing behind it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from cni_calico.kernel.netlink.links import (
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.kernel.netlink.wire import Request
 from cni_calico.model.host import LinkShaping, TokenBucket
+
+_OFFLOADED_BYTES = 0x10000 + 14  # of the largest packet that a stack hands over whole
 
 
 class Shaper:
@@ -73,9 +76,13 @@ class Shaper:
         """Whether it is there and up, with this MTU."""
         return (name, mtu) in self._ready
 
-    def limit(self, name: str, bucket: TokenBucket) -> None:
-        """Raises KernelError."""
-        self._run(qdiscs.set_bucket(self._find(name), name, bucket))
+    def limit(self, name: str, bucket: TokenBucket, former: TokenBucket | None) -> None:
+        """``former``: what is there. Raises KernelError."""
+        index = self._find(name)
+        if former is not None and bucket.largest < min(former.largest, _OFFLOADED_BYTES):
+            # twice, because only another handle replaces it, and upstream's agent knows the first one
+            self._run(qdiscs.set_bucket(index, name, bucket, qdiscs.OTHER_HANDLE))
+        self._run(qdiscs.set_bucket(index, name, bucket))
 
     def unlimit(self, name: str) -> None:
         """Raises KernelError."""

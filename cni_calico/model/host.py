@@ -118,6 +118,9 @@ class TunnelDevice:
     up: bool = True
 
 
+TICKS_PER_S = 15_625_000  # of a token bucket: 64 ns
+
+
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
     """A limit of bandwidth (tbf). ``rate`` and ``peak`` in bytes per second (``peak`` 0: none), ``limit`` of the queue
@@ -129,6 +132,12 @@ class TokenBucket:
     buffer: int
     peak: int = 0
     mtu: int = 0
+
+    @property
+    def largest(self) -> int:
+        """Of a packet that can ever leave it, in bytes."""
+        burst = self.buffer * self.rate // TICKS_PER_S
+        return min(burst, self.mtu * self.peak // TICKS_PER_S) if self.peak else burst
 
 
 @dataclass(frozen=True, slots=True)

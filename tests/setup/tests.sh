@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 
 # the native front once more: with sanitizers (they need a C library), and for arm64, whose programs are also emulated
 COMPILERS=(libc6-dev gcc-aarch64-linux-gnu linux-libc-dev-arm64-cross qemu-user qemu-user-static)
-PACKAGES=(debootstrap mmdebstrap etcd-client nftables iptables ipset conntrack bird2 runit openssl prometheus podman containernetworking-plugins busybox-static groff-base ruby bsdextrautils fish zsh "${COMPILERS[@]}")
+PACKAGES=(debootstrap mmdebstrap etcd-client nftables iptables ipset conntrack iperf3 bird2 runit openssl prometheus podman containernetworking-plugins busybox-static groff-base ruby bsdextrautils fish zsh "${COMPILERS[@]}")
 
 if [ "${1:-}" = --check ]; then
   debian_missing "${PACKAGES[@]}" >/dev/null

@@ -32,7 +32,8 @@ FILTER_DELETE = faults.declare("netlink.filter-delete")
 
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
-ROOT, INGRESS, INGRESS_HANDLE, FIRST_HANDLE = 0xFFFFFFFF, 0xFFFFFFF1, 0xFFFF0000, 0x10000
+ROOT, INGRESS, INGRESS_HANDLE = 0xFFFFFFFF, 0xFFFFFFF1, 0xFFFF0000
+FIRST_HANDLE, OTHER_HANDLE = 0x10000, 0x20000
 
 _TCMSG = Struct("=BxxxiIII")  # family, interface, handle, parent, info
 _KIND, _OPTIONS = 1, 2
@@ -72,8 +73,10 @@ def list_qdiscs() -> Request:
     return Request(RTM_GETQDISC, NLM_F_DUMP, _TCMSG.pack(0, 0, 0, 0, 0), "list queueing disciplines")
 
 
-def set_bucket(index: int, label: str, bucket: TokenBucket) -> Request:
-    """A token bucket as the interface's root; one that is there is changed in place."""
+def set_bucket(index: int, label: str, bucket: TokenBucket, handle: int = FIRST_HANDLE) -> Request:
+    """A token bucket as the interface's root; one that is there is changed in place if it has the same handle, or else
+    replaced, with what it holds.
+    """
     parameters = _TBF.pack(
         *(0, _ETHERNET, 0, 0, 0, min(bucket.rate, _RATE_MAX)),
         *(0, _ETHERNET, 0, 0, 0, min(bucket.peak, _RATE_MAX)),
@@ -84,7 +87,7 @@ def set_bucket(index: int, label: str, bucket: TokenBucket) -> Request:
         options += attribute(_TBF_RATE64, bucket.rate.to_bytes(8, sys.byteorder))
     if bucket.peak > _RATE_MAX:
         options += attribute(_TBF_PRATE64, bucket.peak.to_bytes(8, sys.byteorder))
-    body = _TCMSG.pack(0, index, FIRST_HANDLE, ROOT, 0) + text(_KIND, "tbf") + nested(_OPTIONS, options)
+    body = _TCMSG.pack(0, index, handle, ROOT, 0) + text(_KIND, "tbf") + nested(_OPTIONS, options)
     doing = f"limit the bandwidth of interface {label}"
     return Request(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_REPLACE, body, doing, QDISC_SET)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cni_calico.model.host import HostInterface, TokenBucket
+from cni_calico.model.host import TICKS_PER_S, HostInterface, TokenBucket
 from cni_calico.model.qos import BOUNDS
 from cni_calico.model.resources import WorkloadEndpoint
 
@@ -18,7 +18,6 @@ _BURST_S, _BURST_PACKETS = 0.1, 4
 _QUEUE_S = 0.025
 _QUEUE_BYTES = 65536  # and one packet: the largest that a stack hands over is split in the queue
 _ETHERNET_BYTES = 14
-_TICKS_PER_S = 15_625_000  # of 64 ns
 _U32_MAX = 0xFFFFFFFF
 
 
@@ -103,7 +102,7 @@ def _bucket(controls: Mapping[str, object], way: str, interface: HostInterface, 
 
 def _ticks(size: int, rate: int) -> int:
     """How long it takes to send so many bytes; at least long enough."""
-    return min(-(-size * _TICKS_PER_S // rate), _U32_MAX)
+    return min(-(-size * TICKS_PER_S // rate), _U32_MAX)
 
 
 def _number(controls: Mapping[str, object], name: str) -> int | None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -113,6 +117,16 @@ def _exchange(size: int) -> int:
         return sum(map(len, iter(lambda: connection.recv(65536), b"")))
 
 
+def _receive() -> int:
+    """In a pod: takes a connection and returns how many bytes it received."""
+    return _serve(0)
+
+
+def _send(size: int) -> None:
+    """On the host: sends so many bytes to the pod."""
+    _exchange(size)
+
+
 def exchange(host: Namespace, pod: Namespace, size: int) -> tuple[int, int]:
     """What the pod and the host received of ``size`` bytes each way, of one connection."""
     received: list[int] = []
@@ -137,19 +151,126 @@ def test_limits_come_change_and_go(host_n1: Namespace, limited_pod: Namespace, l
         assert exchange(host_n1, limited_pod, 300_000) == (300_000, 300_000)
         into, out, device = sent_bytes(host_n1, "calia"), sent_bytes(host_n1, DEVICE), host_n1.link(DEVICE)
         assert into > 300_000 and out > 300_000 and device is not None
-        ask(limits, ingressBandwidth=200 * MBIT, egressBandwidth=100 * MBIT, egressPeakrate=150 * MBIT)
+        ask(limits, ingressBandwidth=200 * MBIT, egressBandwidth=100 * MBIT)
         until_limited(host_n1, 200 * MBIT, 100 * MBIT)
-        assert "peakrate 150Mbit" in tc(host_n1, f"qdisc show dev {DEVICE}")
         assert exchange(host_n1, limited_pod, 300_000) == (300_000, 300_000)
         assert sent_bytes(host_n1, "calia") > into + 300_000 and sent_bytes(host_n1, DEVICE) > out + 300_000
         after = host_n1.link(DEVICE)
         assert after is not None and after["ifindex"] == device["ifindex"] and after["mtu"] == 1450
-        ask(limits, egressBandwidth=100 * MBIT)
+        ask(limits, egressBandwidth=100 * MBIT, egressPeakrate=150 * MBIT)
         until_limited(host_n1, 0, 100 * MBIT)
+        until(lambda: "peakrate 150Mbit" in tc(host_n1, f"qdisc show dev {DEVICE}"), "the peak rate", 30)
         ask(limits)
         until(lambda: host_n1.link(DEVICE) is None, "the device is gone", 30)
         assert [q["kind"] for q in qdiscs(host_n1, "calia")] == ["noqueue"]
         assert exchange(host_n1, limited_pod, 300_000) == (300_000, 300_000)
+
+
+@pytest.mark.parametrize("former", [{"ingressBurst": 8 * 10**6}, {}], ids=["by burst", "by peak rate"])
+def test_what_waits_is_not_too_large_for_a_smaller_burst(
+    host_n1: Namespace, limited_pod: Namespace, limits: Store, tmp_path: Path, former: dict[str, int]
+) -> None:
+    """The kernel looks at a packet's size when it comes: one that a smaller burst can never let pass would stay, with
+    all that is behind it.
+    """
+    smaller = {"ingressBurst": 16_000} if former else {"ingressPeakrate": 400 * MBIT}
+
+    def waiting() -> int:
+        return sum(q["backlog"] for q in qdiscs(host_n1, "calia") if q["kind"] == "tbf")
+
+    with running(host_n1, limits, "n1", tmp_path / "n1"):
+        ask(limits, ingressBandwidth=MBIT if former else 10 * MBIT, **former)
+        until(lambda: tbf(host_n1, "calia"), "the first limit", 30)
+        received: list[int] = []
+        pod = threading.Thread(target=lambda: received.append(limited_pod.call(_receive)))
+        host = threading.Thread(target=lambda: host_n1.call(_send, 4_000_000))
+        for each in (pod, host):
+            each.start()
+        until(lambda: waiting() > 65536, "a queue", 30)
+        ask(limits, ingressBandwidth=200 * MBIT, **smaller)
+        until_limited(host_n1, 200 * MBIT, 0)
+        for each in (pod, host):
+            each.join(60)
+        assert received == [4_000_000]
+        assert "qdisc tbf 1: root" in tc(host_n1, "qdisc show dev calia")
+
+
+_MEASURED = re.compile(r"\] +([0-9.]+)-([0-9.]+) +sec .*?([0-9.]+) Kbits/sec")
+_WINDOW = 4  # lines, of a second each
+
+
+@contextmanager
+def receiving(host: Namespace, pod: Namespace, *, into_pod: bool) -> Iterator[Callable[[], float]]:
+    """A flow of iperf3's between the host and the pod, and what its receiver gets, in bits per second of the last lines
+    that were written since the last time.
+    """
+    lines: Queue[str] = Queue()
+    ends = [["-s", "-1", "-B", "10.65.1.5"], ["-c", "10.65.1.5", "-t", "600", *([] if into_pod else ["-R"])]]
+
+    def begin(ns: Namespace, words: list[str], *, told: bool) -> subprocess.Popen[str]:
+        command = ["nsenter", f"--net={ns.path}", "iperf3", "-p", "5201", "-f", "k", "-i", "1", "--forceflush", *words]
+        output = subprocess.PIPE if told else subprocess.DEVNULL
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
+        if process.stdout is not None:
+            threading.Thread(target=copy, args=(process.stdout,), daemon=True).start()
+        return process
+
+    def copy(output: Iterable[str]) -> None:
+        for line in output:
+            lines.put(line)
+
+    def rate() -> float:
+        """Of _WINDOW lines."""
+        bits = seconds = 0.0
+        for _ in range(_WINDOW):
+            while (found := _MEASURED.search(lines.get(timeout=60))) is None:
+                pass
+            took = float(found[2]) - float(found[1])
+            bits, seconds = bits + float(found[3]) * 1000 * took, seconds + took
+        return bits / seconds
+
+    with ExitStack() as undo:
+        for ns, words, told in ((pod, ends[0], into_pod), (host, ends[1], not into_pod)):
+            if ns is host:
+                until(lambda: ":5201" in pod.run("ss", "-ltn").stdout, "the pod's server", 30)
+                until(lambda: host.run("ping", "-c1", "-W1", "10.65.1.5", check=False).returncode == 0, "a way", 30)
+            process = begin(ns, words, told=told)
+            undo.callback(process.wait)
+            undo.callback(process.kill)
+
+        def fresh() -> float:
+            while not lines.empty():
+                lines.get()
+            return rate()
+
+        yield fresh
+
+
+@pytest.mark.slow
+@pytest.mark.iperf3
+@pytest.mark.parametrize("into_pod", [True, False], ids=["received", "sent"])
+def test_a_running_flow(
+    host_n1: Namespace, limited_pod: Namespace, limits: Store, tmp_path: Path, into_pod: bool
+) -> None:
+    """As fast as the limit says, less a tenth at most, of which the headers that are counted take half; it goes on
+    through changes, and when the limit goes. A burst may pass at full speed first.
+    """
+    field = "ingressBandwidth" if into_pod else "egressBandwidth"
+
+    def limited(mbit: int) -> None:
+        ask(limits, **{field: mbit * MBIT})
+        until_limited(host_n1, *((mbit * MBIT, 0) if into_pod else (0, mbit * MBIT)))
+
+    with running(host_n1, limits, "n1", tmp_path / "n1"):
+        limited(20)
+        with receiving(host_n1, limited_pod, into_pod=into_pod) as rate:
+            for mbit in (20, 5, 50):
+                limited(mbit)
+                least, most = 0.9 * mbit * MBIT, mbit * MBIT
+                until(partial(lambda least, most: least <= rate() <= most, least, most), f"{mbit} Mbit/s", 120)
+            ask(limits)
+            until_limited(host_n1, 0, 0)
+            until(lambda: rate() > 55 * MBIT, "no limit any more", 120)
 
 
 def test_another_agent_changes_nothing(

@@ -62,7 +62,7 @@ class Bandwidth:
         there = held.get(name, _UNSHAPED)
         if shaping.ingress is not None:
             if there.root != shaping.ingress:
-                shaper.limit(name, shaping.ingress)
+                shaper.limit(name, shaping.ingress, there.root)
                 done.changed.append(f"limited what {name} receives to {8 * shaping.ingress.rate} bit/s")
             self._limited[name] = shaping.ingress
         if shaping.egress is None:
@@ -72,8 +72,9 @@ class Bandwidth:
             raise KernelError(f"cannot limit what {name} sends: it has a clsact qdisc; remove it (tc qdisc del)")
         if not shaper.is_ready(device, shaping.mtu):
             shaper.make_device(device, shaping.mtu)
-        if held.get(device, _UNSHAPED).root != shaping.egress:
-            shaper.limit(device, shaping.egress)
+        root = held.get(device, _UNSHAPED).root
+        if root != shaping.egress:
+            shaper.limit(device, shaping.egress, root)
             done.changed.append(f"limited what {name} sends to {8 * shaping.egress.rate} bit/s")
         if there.redirects != (device,):
             for other in shaper.redirect(name, device):
