@@ -25,6 +25,7 @@ from cni_calico.kernel.netlink.decisions import IN_DATAGRAM, DecisionReports, Re
 from cni_calico.kernel.netlink.ended import EndedConnections, TrackedConnection
 
 AT_ONCE = 64  # datagrams of a socket
+_ENDS_AT_ONCE = AT_ONCE * IN_DATAGRAM  # one in each: else those of what is read would fall behind
 _ROOMS = {ALLOWED: 8 << 20, DENIED: 4 << 20, ENDS: 32 << 20}
 _MOST = {ALLOWED: 20_000, DENIED: 5_000}  # reports in a second
 _LOOKED_AT = 3  # times as many
@@ -99,6 +100,7 @@ class Arrivals:
             self.pair, self._reports = _open_first(pair, sources, opened)
             self._ends = opened.enter_context(EndedConnections(_ROOMS[ENDS])) if allowed else None
             self._opened = opened.pop_all()
+        self._all_read, self._next_read, self._awaited = clock(), clock(), list[int]()
 
     def close(self) -> None:
         self._opened.close()
@@ -117,6 +119,16 @@ class Arrivals:
     def is_behind(self) -> bool:
         """Whether reports wait for the next second."""
         return bool(self._held_back)
+
+    def behind_s(self) -> float:
+        """Everything that was reported so long ago has been read, also where there is always more: what waited then was
+        in front of what has been read since.
+        """
+        now = self._clock()
+        if all(one.read >= awaited for one, awaited in zip(self._reports.values(), self._awaited, strict=False)):
+            self._all_read, self._next_read = self._next_read, now
+            self._awaited = [one.read + one.waiting for one in self._reports.values()]
+        return now - self._all_read
 
     @property
     def overrun(self) -> int:
@@ -164,9 +176,9 @@ class Arrivals:
             if not share.may_have_all((key for _, key, _ in found), len(found)):
                 found = [one for one in found if share.may_have(one[1])]
             decisions += found
-        ended = [] if self._ends is None else self._ends.take(AT_ONCE)
+        ended = [] if self._ends is None else self._ends.take(_ENDS_AT_ONCE)
         self.came += len(decisions) + len(ended)
-        return decisions, ended, more or len(ended) >= AT_ONCE
+        return decisions, ended, more or len(ended) >= _ENDS_AT_ONCE
 
     def _placed(self, reports: Sequence[ReportedDecision], *, allowed: bool) -> list[tuple[bool, bytes, int]]:
         """By their connections. What two rules say of a packet comes one after the other."""

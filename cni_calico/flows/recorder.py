@@ -96,14 +96,14 @@ class Recorder:
             self._aggregates = FlowAggregates(f"{directory}/{SUMS}", *named, within=self._set_number)
             opened.callback(lambda: self._aggregates.close(self._now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
-            self._live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
-            self._untranslated = UntranslatedDecisions(self._live, self._deciders.get)
+            live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
+            self._deciding = UntranslatedDecisions(live, self._deciders.get)
             self._tracking = ConnectionTracking(log, count=allowed)
             asked = read_pair(run_dir)
             self._arrivals = opened.enter_context(closing(Arrivals(clock, asked, allowed=allowed)))
             if self._arrivals.pair != asked:
                 write_pair(run_dir, self._arrivals.pair)
-            self._comparison = opened.enter_context(closing(Comparison(self._live, log, clock))) if allowed else None
+            self._comparison = opened.enter_context(closing(Comparison(live, log, clock))) if allowed else None
             self._accounting = opened.enter_context(
                 closing(RuleAccounting(self._arrivals, self._deciders.get, log, clock))
             )
@@ -113,14 +113,14 @@ class Recorder:
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
                 self._server.wake_for(descriptor)
             self._opened = opened.pop_all()
-        self._live.note_all_read(self._micros())
+        self._deciding.live.note_all_read(self._micros())
         self._note_absence()
         if allowed:
-            self._live.resume(self._ring.newest_first())
+            self._deciding.live.resume(self._ring.newest_first())
 
     def close(self) -> None:
         self.losses.flush()
-        self._untranslated.release(all_of_them=True)
+        self._deciding.release(all_of_them=True)
         self._records.settle()
         if self._exporter is not None:
             self._exporter.close()
@@ -132,7 +132,7 @@ class Recorder:
         """
         if not self._arrivals.came:
             self._server.wait_for_anything(_IDLE_S)
-        calm = _CALM_S if self._arrivals.came < _CALM and len(self._live) < _FEW else _SLEEP_S
+        calm = _CALM_S if self._arrivals.came < _CALM and len(self._deciding.live) < _FEW else _SLEEP_S
         self._server.wait(_FOLLOWED_S if self._server.followed else calm)
         self._names.look()
         if self._elsewhere.look():
@@ -142,18 +142,18 @@ class Recorder:
         self._arrivals.came = 0
         if set_by_s := self._clock_steps.take():
             self._log.info(f"the clock was set by {set_by_s:+.0f} s")
-            self._untranslated.note_step(self._micros())
+            self._deciding.note_step(self._micros())
         for _ in range(_ROUNDS):
             if not self._take(new):
                 if not self._arrivals.is_behind:
-                    self._live.note_all_read(self._micros())
+                    self._deciding.live.note_all_read(self._micros())
                     self._accounting.go_on()
                 break
             self._server.wait(0)
         if self._comparison is not None:
             self._comparison.go_on(self._arrivals.overrun, self._arrivals.lost().get(ALLOWED, 0), self._micros)
         now = self._now()
-        new |= dict.fromkeys(self._untranslated.tidy(self._micros()))
+        new |= dict.fromkeys(self._deciding.tidy(self._micros()))
         self._records.settle()
         self._ring.flush()
         self._aggregates.keep(self._names.kept_s)
@@ -176,7 +176,8 @@ class Recorder:
         what those who follow are told: a connection, and once more if its other side denies it later.
         """
         decisions, ended, more = self._arrivals.take()
-        now, live, ring, decide = self._micros(), self._live, self._ring, self._untranslated.decide
+        now, live, ring, decide = self._micros(), self._deciding.live, self._ring, self._deciding.decide
+        live.all_read = max(live.all_read, now - int(self._arrivals.behind_s() * 1e6))
         check, followed = self._judged.check, self._server.followed
         for allowed, key, number, also in in_pairs(decisions):
             before = ring.next, live.denied
@@ -185,7 +186,7 @@ class Recorder:
             if followed and (where >= before[0] or live.denied > before[1]):
                 new[where] = None
         for connection in ended:
-            self._untranslated.end(connection, now)
+            self._deciding.end(connection, now)
         return more
 
     def _tell_new(self, new: Mapping[int, None]) -> None:
@@ -332,8 +333,7 @@ class Recorder:
         return min(seen, default=self._micros()) // BUCKET_US + 1
 
     def status(self) -> dict[str, Any]:
-        live, ring = self._live, self._ring
-        usage = os.times()
+        live, ring, usage = self._deciding.live, self._ring, os.times()
         return {
             "allowed": live.allowed,
             "denied": live.denied,

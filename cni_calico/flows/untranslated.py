@@ -20,7 +20,7 @@ _WAIT_US = 1_000_000
 _MOST, _REMEMBERED = 10_000, 10_000
 
 
-class _Held(NamedTuple):
+class _SentDecision(NamedTuple):
     """``key``: as it was sent. ``is_only``: no other one of that source waited meanwhile."""
 
     key: bytes
@@ -35,9 +35,9 @@ class UntranslatedDecisions:
     """
 
     def __init__(self, live: LiveFlows, decider_of: Callable[[int], Decider | None]) -> None:
-        self._live, self._decider_of = live, decider_of
+        self.live, self._decider_of = live, decider_of
         self._others: set[int] = set()  # numbers that decide after translation
-        self._held: dict[bytes, _Held] = {}  # by source
+        self._held: dict[bytes, _SentDecision] = {}  # by source
 
     def decide(self, key: bytes, number: int, now: int, *, allowed: bool, also: int = 0) -> int:
         """As ``LiveFlows.decide``; 0 as long as there is no record."""
@@ -49,12 +49,12 @@ class UntranslatedDecisions:
             elif len(self._held) >= _MOST:
                 displaced = self._held.pop(next(iter(self._held)))
             if displaced is not None and displaced.key != key:
-                self._live.decide(*displaced[:3], allowed=True)
-            self._held[source] = _Held(key, number, now, is_only)
+                self.live.decide(*displaced[:3], allowed=True)
+            self._held[source] = _SentDecision(key, number, now, is_only)
             return 0
         if self._held:
             self._join(key, now, allowed=allowed)
-        return self._live.decide(key, number, now, allowed=allowed, also=also)
+        return self.live.decide(key, number, now, allowed=allowed, also=also)
 
     def _decides_before(self, number: int) -> bool:
         decider = self._decider_of(number)
@@ -70,7 +70,7 @@ class UntranslatedDecisions:
         held = self._held.get(source)
         if held is not None and (allowed or held.is_only or held.key == key):
             del self._held[source]
-            self._note_sent(self._live.decide(key, held.number, now, allowed=True), held.key)
+            self._note_sent(self.live.decide(key, held.number, now, allowed=True), held.key)
 
     def end(self, connection: TrackedConnection, now: int) -> int:
         """As ``LiveFlows.end``."""
@@ -79,39 +79,39 @@ class UntranslatedDecisions:
             held = self._held.get(source)
             if held is not None and held.key == key_as_sent(*connection[:3]):
                 del self._held[source]
-                self._live.decide(*held[:3], allowed=True)
-        return self._live.end(connection, now)
+                self.live.decide(*held[:3], allowed=True)
+        return self.live.end(connection, now)
 
     def note_step(self, now: int) -> None:
         """As ``LiveFlows.note_step``."""
         self.release(all_of_them=True)
-        self._live.note_step(now)
+        self.live.note_step(now)
 
     def tidy(self, now: int) -> list[int]:
         """As ``LiveFlows.tidy``; returns the numbers of records that there are now."""
         found = self.release() if self._held else []
-        self._live.tidy(now)
+        self.live.tidy(now)
         return found
 
     def release(self, *, all_of_them: bool = False) -> list[int]:
         """Let decisions stand that were the only ones; returns the numbers of their records. Their packets may have
         been denied meanwhile: the kernel's two lists are read in turn.
         """
-        before = self._live.all_read - _WAIT_US
+        before = self.live.all_read - _WAIT_US
         due = [source for source, held in self._held.items() if all_of_them or held.when < before]
         if not due:
             return []
-        denied = self._live.denied_since(min(self._held[source].when for source in due) - _WAIT_US)
+        denied = self.live.denied_since(min(self._held[source].when for source in due) - _WAIT_US)
         attempts = {source_of(key): key for key in denied}
         found = []
         for source in due:
             sent, number, when, is_only = self._held.pop(source)
             key = attempts.get(source, sent) if is_only else sent
-            found.append(self._live.decide(key, number, when, allowed=True))
+            found.append(self.live.decide(key, number, when, allowed=True))
             if key != sent:
                 self._note_sent(found[-1], sent)
         return found
 
     def _note_sent(self, where: int, sent: bytes) -> None:
         _, destination, _, _, port = parts_of(sent)
-        self._live.note_sent(where, destination, port)
+        self.live.note_sent(where, destination, port)

@@ -43,6 +43,9 @@ class Arriving:
     def describe_strange(self) -> str:
         return ""
 
+    def behind_s(self) -> float:
+        return 3600.0
+
     def descriptors(self) -> list[int]:
         return []
 

@@ -27,7 +27,7 @@ _COPY, _LATE = 64, 5  # bytes of a packet; hundredths of a second that packets w
 _WANTED = ((9,), (10,), (12,))  # payload, prefix, number
 _MESSAGE, _SIZE_AND_KIND = Struct("=IHHII"), Struct("=IH")
 _DATAGRAM = 1 << 16
-_SO_RCVBUFFORCE = 33
+_SO_RCVBUFFORCE, _SO_MEMINFO, _MEMINFO_BYTES = 33, 55, 36
 
 
 ReportedDecision = tuple[int, bytes]
@@ -39,14 +39,14 @@ class DecisionReports(Nfnetlink):
     program does).
 
     ``lost``: reports that did not reach us; ``strange``: that could not be parsed; ``sample``: how the last of these
-    began.
+    began; ``read``: bytes of datagrams.
     """
 
     def __init__(self, group: int, room: int, deadline: Deadline) -> None:
         super().__init__()
         self.group = group
         self._force(_SO_RCVBUFFORCE, room)
-        self.lost = self.strange = 0
+        self.lost = self.strange = self.read = 0
         self.sample = b""
         self._next = 0
         self._known: dict[bytes, int] = {}  # numbers of rules by what messages say
@@ -70,6 +70,12 @@ class DecisionReports(Nfnetlink):
         """Reports of which the layout was not known."""
         return self._layouts.slow
 
+    @property
+    def waiting(self) -> int:
+        """How many bytes, or some more, have arrived and are not read yet."""
+        told = self._socket.getsockopt(_socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO_BYTES)
+        return int.from_bytes(told[:4], "little")
+
     def take(self, datagrams: int) -> list[ReportedDecision]:
         """What has arrived, from so many datagrams at most. Raises KernelError."""
         found: list[ReportedDecision] = []
@@ -82,6 +88,7 @@ class DecisionReports(Nfnetlink):
                 if e.errno != EAGAIN:
                     raise KernelError(f"cannot read decisions: {e.strerror}", errno=e.errno or 0) from e
                 return found
+            self.read += len(data)
             self._parse(data, found)
         return found
 

@@ -24,7 +24,7 @@ class Decision(NamedTuple):
 class Flood:
     """A group whose datagrams have so many packets; what is lost is told by the test."""
 
-    strange = slow = 0
+    strange = slow = read = waiting = 0
     sample = b""
 
     def __init__(self, sizes: list[int]) -> None:
@@ -146,3 +146,24 @@ def test_what_is_not_understood_is_described_once_an_hour(monkeypatch: pytest.Mo
     assert arrivals.describe_strange().startswith("4 messages") and arrivals.describe_strange() == ""
     now = 9000.0
     assert arrivals.describe_strange() == ""  # nothing new
+
+
+def test_how_far_it_is_behind_is_known_while_there_is_always_more() -> None:
+    """All that waited at a moment has been read once as many bytes were."""
+    with pytest.MonkeyPatch.context() as patched:
+        groups: list[Flood] = []
+        patched.setattr(module, "DecisionReports", lambda *_: groups.append(Flood([1])) or groups[-1])
+        patched.setattr(module, "EndedConnections", lambda room: NoEnds([1]))
+        now = 100.0
+        arrivals = Arrivals(lambda: now)
+        allowed = groups[0]
+        now, allowed.waiting = 101.0, 5000
+        assert arrivals.behind_s() == 1.0  # what came since it was opened waits
+        now, allowed.read = 104.0, 4999
+        assert arrivals.behind_s() == 4.0
+        now, allowed.read, allowed.waiting = 105.0, 5000, 2000
+        assert arrivals.behind_s() == 4.0  # all of 101.0 has been read
+        now, allowed.read, allowed.waiting = 106.0, 7000, 0
+        assert arrivals.behind_s() == 1.0
+        now = 106.5
+        assert arrivals.behind_s() == 0.5

@@ -128,7 +128,7 @@ class Machine:
 
     def compare(self, lies: float = 0.1) -> None:
         """With a list that lacks some that are there, but none twice in a row, and has others twice."""
-        live, micros = self.node.recorder._live, int(self.node.wall * 1e6)
+        live, micros = self.node.recorder._deciding.live, int(self.node.wall * 1e6)
         expected = live.begin_comparison()
         for one in list(self.lasting.values()):
             one.missed = not one.missed and self.random.random() < lies

@@ -101,6 +101,20 @@ def test_who_follows_is_told_of_a_denial_that_comes_a_step_later(stepped: Callab
         assert node.said(following) == []
 
 
+@pytest.mark.parametrize(("behind_s", "connections"), [(5.0, 2), (60.0, 1)])
+def test_ports_that_are_used_again_while_there_is_always_more_to_read(
+    stepped: Callable[[], Stepped], behind_s: float, connections: int
+) -> None:
+    """As long as the second report may be as old as the first one it may be about the same connection."""
+    node = stepped()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(node.arriving, "is_behind", True)
+        patched.setattr(node.arriving, "behind_s", lambda: behind_s)
+        for _ in range(2):
+            node.step((True, key(1000), OUT), after_s=30)
+        assert node.recorder.status()["allowed"] == connections
+
+
 def shown(node: Stepped, query: FlowQuery) -> list[dict[str, Any]]:
     return [one for one in node.recorder.documents(query) if one]
 
