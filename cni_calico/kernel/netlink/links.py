@@ -183,7 +183,7 @@ def decode_link(payload: bytes) -> Link:
     )
 
 
-class Listed(NamedTuple):
+class ListedLink(NamedTuple):
     """The part of a Link that is needed to look through all links of a host."""
 
     ifindex: int
@@ -192,13 +192,13 @@ class Listed(NamedTuple):
     mtu: int
 
 
-def decode_listed(payload: bytes) -> Listed:
+def decode_listed(payload: bytes) -> ListedLink:
     """A third of decode_link's work, because the kernel tells these first. Raises KernelError."""
     if len(payload) < _IFINFO.size:
         raise wire.malformed("an interface", f"{len(payload)} bytes")
     _family, _type, index, flags, _change = _IFINFO.unpack_from(payload)
     found = wire.some_attributes(payload, _IFINFO.size, _LISTED)
-    return Listed(index, wire.name(found.get(IFLA_IFNAME)), bool(flags & IFF_UP), wire.number(found.get(IFLA_MTU)))
+    return ListedLink(index, wire.name(found.get(IFLA_IFNAME)), bool(flags & IFF_UP), wire.number(found.get(IFLA_MTU)))
 
 
 def decode_group(payload: bytes) -> tuple[int, int]:
