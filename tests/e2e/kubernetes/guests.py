@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+from tests.deadlines import until
 from tests.netns.namespaces import Namespace
 
 GATEWAY = "169.254.1.1"
@@ -67,23 +68,22 @@ for line in sys.stdin:
 _CLIENT = """
 import json, socket, sys, threading, time
 
-address = sys.argv[1]
+address, end = sys.argv[1], threading.Event()
 
 def send():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
-        while True:
+        while not end.is_set():
             try:
                 out.sendto(str(time.monotonic()).encode(), (address, 7001))
             except OSError:
                 pass  # "unreachable": an answer to an earlier one
-            time.sleep(0.002)
+            end.wait(0.002)
 
 connection = socket.create_connection((address, 7000), 60)
 connection.settimeout(120)
 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 threading.Thread(target=send, daemon=True).start()
 lines, echoed = connection.makefile("rb"), 0
-end = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.readline(), end.set()), daemon=True).start()
 print("ready", flush=True)
 try:
@@ -91,7 +91,7 @@ try:
         connection.sendall(b"%d\\n" % echoed)
         assert lines.readline() == b"%d\\n" % echoed
         echoed += 1
-        time.sleep(0.005)
+        end.wait(0.005)
         if echoed % 20 == 0:
             print(json.dumps(dict(echoed=echoed, port=connection.getsockname()[1])), flush=True)
 except OSError as e:
@@ -157,6 +157,7 @@ class Guest:
             self.pod.do("link", "set", "tap0", "netns", pod.name)
             self._ask("drain")
         pod.do_all("link set tap0 master k6t", "link set tap0 up")
+        until(lambda: _carries(pod, self.ns), "the cable carries frames")
         self.pod = pod
 
     def announce(self, kind: str) -> Any:
@@ -191,6 +192,13 @@ class Client:
 
     def end(self) -> None:
         self.program.end()
+
+
+def _carries(pod: Namespace, guest: Namespace) -> bool:
+    """What is sent before the kernel has noticed that a link is up is lost."""
+    [port], [own] = pod.ip("link", "show", "dev", "tap0"), guest.ip("link", "show", "dev", "eth0")
+    state = port["linkinfo"]["info_slave_data"]["state"]
+    return state == "forwarding" and port["operstate"] == own["operstate"] == "UP"
 
 
 @contextmanager

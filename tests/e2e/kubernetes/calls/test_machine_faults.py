@@ -146,7 +146,9 @@ def test_the_pod_that_it_leaves(faults: list[Fault], machine: Machine) -> None:
 
 @LONG
 def test_its_first_and_its_last_pod(faults: list[Fault], machine: Machine) -> None:
-    """One address is taken and nothing is left over, whatever was half done; the machine is new each time."""
+    """One address is taken and none is left over, whatever was half done; the machine is new each time. A handle that
+    could not be deleted after its address is left to the janitor, like one whose ADD died before it took an address.
+    """
     for fault in faults:
         pod = machine.create()
         machine.call("ADD", pod, machine.source, fault)
@@ -157,6 +159,6 @@ def test_its_first_and_its_last_pod(faults: list[Fault], machine: Machine) -> No
         machine.call("DEL", pod, machine.source, fault)
         machine.finish(pod, machine.source)
         left = machine.node.leftovers()
-        assert left == {}, (fault, left)
+        assert left.keys() <= {"handles"} and not machine.owners() and not machine.node.taken(), (fault, left)
         machine.remove(pod)
         machine.instance = machine.machines.run("vm")
