@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -59,12 +59,12 @@ POLICY = {
 }
 
 
-@dataclass
 class KubeStore(Store):
     """The API server, as the node agent and the plugin are told of it."""
 
-    path: Path = field(default=Path("/"))
-    kube: Cluster = field(default=None)  # type: ignore[assignment]
+    def __init__(self, kube: Cluster) -> None:
+        super().__init__(Path("/"))
+        self.kube = kube
 
     def environ(self) -> dict[str, str]:
         return {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": self.kube.kubeconfig("node-token")}
@@ -88,7 +88,7 @@ class KubeNodes:
             ns.do("route", "add", "default", "via", "10.0.0.254")
             lab.stack.callback(Relay(ns, kube.port).close)
             more = {**ENVIRON, **POOL, "IP6": "none", **environ}
-            node = Node(ns, name, root / name, KubeStore(kube=kube), more=more, bin_dir=bundle)
+            node = Node(ns, name, root / name, KubeStore(kube), more=more, bin_dir=bundle)
             self.nodes[name] = node.run()
             lab.stack.callback(node.end)
         lab.stack.callback(lambda: [node.ask_to_end() for node in self.nodes.values()])
