@@ -84,7 +84,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(kube: Cluster, host_ns: Namespace, tmp_path: Path, make_pod_ns: MakeNamespace) -> Iterator[Machine]:
+def dying_machine(kube: Cluster, host_ns: Namespace, tmp_path: Path, make_pod_ns: MakeNamespace) -> Iterator[Machine]:
     with ExitStack() as stack:
         stack.enter_context(kubevirt(kube))
         node = stack.enter_context(kube_node(kube, host_ns, tmp_path))
@@ -95,8 +95,9 @@ def machine(kube: Cluster, host_ns: Namespace, tmp_path: Path, make_pod_ns: Make
 
 
 @LONG
-def test_the_pod_to_which_it_is_to_come(faults: list[Fault], machine: Machine) -> None:
+def test_the_pod_to_which_it_is_to_come(faults: list[Fault], dying_machine: Machine) -> None:
     """ADD and DEL of it, each repeated until it has succeeded, as a runtime does."""
+    machine = dying_machine
     source, hit = machine.create(), 0
     address = machine.add(source, machine.source)
 
@@ -125,8 +126,9 @@ def test_the_pod_to_which_it_is_to_come(faults: list[Fault], machine: Machine) -
 
 
 @LONG
-def test_the_pod_that_it_leaves(faults: list[Fault], machine: Machine) -> None:
+def test_the_pod_that_it_leaves(faults: list[Fault], dying_machine: Machine) -> None:
     """Its machine has gone: its DEL takes nothing from the pod to which that came. Then this one is left in turn."""
+    machine = dying_machine
     source = machine.create()
     address = machine.add(source, machine.source)
     here, there = machine.source, machine.target
@@ -145,10 +147,11 @@ def test_the_pod_that_it_leaves(faults: list[Fault], machine: Machine) -> None:
 
 
 @LONG
-def test_its_first_and_its_last_pod(faults: list[Fault], machine: Machine) -> None:
+def test_its_first_and_its_last_pod(faults: list[Fault], dying_machine: Machine) -> None:
     """One address is taken and none is left over, whatever was half done; the machine is new each time. A handle that
     could not be deleted after its address is left to the janitor, like one whose ADD died before it took an address.
     """
+    machine = dying_machine
     for fault in faults:
         pod = machine.create()
         machine.call("ADD", pod, machine.source, fault)

@@ -88,12 +88,12 @@ class Pods:
 
 
 @pytest.fixture
-def pods(sticky_node: KubeNode, make_pod_ns: MakeNamespace) -> Pods:
+def sticky_pods(sticky_node: KubeNode, make_pod_ns: MakeNamespace) -> Pods:
     return Pods(sticky_node, make_pod_ns)
 
 
 @pytest.fixture
-def calicoctl(kube: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def ask_calicoctl(kube: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     config = tmp_path / "calicoctl.cfg"
     config.write_text(
         "apiVersion: projectcalico.org/v3\nkind: CalicoAPIConfig\nmetadata:\n"
@@ -110,7 +110,8 @@ def calicoctl(kube: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     return call
 
 
-def test_a_pod_that_is_made_again(pods: Pods, calicoctl: Callable[..., str]) -> None:
+def test_a_pod_that_is_made_again(sticky_pods: Pods, ask_calicoctl: Callable[..., str]) -> None:
+    pods, calicoctl = sticky_pods, ask_calicoctl
     web = pods.stateful("web", 2)
     try:
         pods.create("web-0", web, sticky="true")
@@ -140,7 +141,8 @@ def test_a_pod_that_is_made_again(pods: Pods, calicoctl: Callable[..., str]) -> 
         pods.kube.request("DELETE", f"{SETS}/web")
 
 
-def test_an_identity_is_one_pods_at_a_time(pods: Pods) -> None:
+def test_an_identity_is_one_pods_at_a_time(sticky_pods: Pods) -> None:
+    pods = sticky_pods
     pods.create("db-a", identity="db.main")
     first = pods.add("db-a")
     pods.create("db-b", identity="db.main")
@@ -180,9 +182,10 @@ def hasty_janitor(kube: Cluster, directory: Path) -> Iterator[None]:
         process.wait()
 
 
-def test_what_is_over_is_released(pods: Pods, tmp_path: Path) -> None:
+def test_what_is_over_is_released(sticky_pods: Pods, tmp_path: Path) -> None:
     """And what may come again, or is to be kept for ever, is not. The audit log says that the rights are enough."""
-    kube, since = pods.kube, len(pods.kube.audited())
+    pods, kube = sticky_pods, sticky_pods.kube
+    since = len(kube.audited())
     with ExitStack() as stack:
         stack.enter_context(kubevirt(kube))
         stack.enter_context(rights(kube, "calico.yaml"))
