@@ -115,7 +115,7 @@ class Host:
 
 
 @pytest.fixture
-def fresh_host(tmp_path: Path, image: Path) -> Host:
+def empty_host(tmp_path: Path, image: Path) -> Host:
     return Host(tmp_path / "root", image)
 
 
@@ -129,28 +129,28 @@ def copied(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def install_host(fresh_host: Host, copied: Path) -> Host:
+def install_host(empty_host: Host, copied: Path) -> Host:
     """On which the executables' directory has been copied before, 57 MB; the installer reads it and leaves it."""
-    shutil.copytree(copied, fresh_host.bin / copied.name, symlinks=True, copy_function=os.link)
-    return fresh_host
+    shutil.copytree(copied, empty_host.bin / copied.name, symlinks=True, copy_function=os.link)
+    return empty_host
 
 
 @pytest.mark.parametrize("program", ["install-cni.sh", "install", "calico-install"])
-def test_a_fresh_host(fresh_host: Host, program: str) -> None:
+def test_a_fresh_host(empty_host: Host, program: str) -> None:
     """Both names that manifests call it by, and its own."""
-    fresh_host.program = program
-    output = fresh_host.install(KUBERNETES_NODE_NAME="node-1")
+    empty_host.program = program
+    output = empty_host.install(KUBERNETES_NODE_NAME="node-1")
     assert "the CNI plugin is installed" in output
-    assert fresh_host.names() == {*OURS, "portmap"}
-    (contents,) = fresh_host.bin.glob(".calico-*")
+    assert empty_host.names() == {*OURS, "portmap"}
+    (contents,) = empty_host.bin.glob(".calico-*")
     for unneeded in (contents / "unneeded").read_text().splitlines():
         assert not (contents / unneeded).exists()
-    path = fresh_host.net / "10-calico.conflist"
+    path = empty_host.net / "10-calico.conflist"
     assert path.stat().st_mode & 0o777 == 0o600
-    assert fresh_host.conflist()["plugins"][0]["nodename"] == "node-1"
-    assert {p.name for p in fresh_host.net.iterdir()} == {"10-calico.conflist"}
+    assert empty_host.conflist()["plugins"][0]["nodename"] == "node-1"
+    assert {p.name for p in empty_host.net.iterdir()} == {"10-calico.conflist"}
     done = subprocess.run(
-        [fresh_host.bin / "calico"], input="{}", env={"CNI_COMMAND": "VERSION"}, capture_output=True, text=True
+        [empty_host.bin / "calico"], input="{}", env={"CNI_COMMAND": "VERSION"}, capture_output=True, text=True
     )
     assert json.loads(done.stdout)["cniVersion"] == "1.1.0"
 
@@ -286,22 +286,22 @@ def test_what_a_distributions_page_says_takes_everything_away(
     assert held(install_host) == before | stay
 
 
-def test_a_secondary_directory(fresh_host: Host) -> None:
-    secondary = fresh_host.root / "host/secondary-bin-dir"
+def test_a_secondary_directory(empty_host: Host) -> None:
+    secondary = empty_host.root / "host/secondary-bin-dir"
     secondary.mkdir()
-    fresh_host.install()
+    empty_host.install()
     assert {"calico", "calico-ipam", "portmap"} <= {p.name for p in secondary.iterdir()}
     assert subprocess.run([secondary / "calico", "-v"], capture_output=True).returncode == 0
-    shutil.rmtree(fresh_host.bin)
-    fresh_host.install()
+    shutil.rmtree(empty_host.bin)
+    empty_host.install()
 
 
-def test_another_directory_than_the_host_says_uses_the_hosts_c_library(fresh_host: Host) -> None:
+def test_another_directory_than_the_host_says_uses_the_hosts_c_library(empty_host: Host) -> None:
     """The mount comes from a directory that CNI_BIN_DIR does not name: no wrong path may get into the executables."""
-    real = fresh_host.root / "real"
+    real = empty_host.root / "real"
     real.mkdir()
-    script = f"mount --bind {real} {fresh_host.bin} && exec {fresh_host.image}/install-cni.sh"
-    environ = {"PATH": os.environ["PATH"], **fresh_host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
+    script = f"mount --bind {real} {empty_host.bin} && exec {empty_host.image}/install-cni.sh"
+    environ = {"PATH": os.environ["PATH"], **empty_host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "is not known: the executables will use the host's C library" in done.stderr
@@ -309,19 +309,19 @@ def test_another_directory_than_the_host_says_uses_the_hosts_c_library(fresh_hos
 
 
 @pytest.mark.netns
-def test_a_host_with_an_older_c_library(fresh_host: Host, tmp_path: Path) -> None:
+def test_a_host_with_an_older_c_library(empty_host: Host, tmp_path: Path) -> None:
     """The container's libraries are newer; what it puts on the host starts there, also after an upgrade."""
     old = OldHost(tmp_path / "old")
     old.root.mkdir()
     subprocess.run(["tar", "-C", old.root, "-xzf", OLD_ROOT], check=True)
     mounts = []
-    for own, mounted in (("opt/cni/bin", fresh_host.bin), ("etc/cni/net.d", fresh_host.net)):
+    for own, mounted in (("opt/cni/bin", empty_host.bin), ("etc/cni/net.d", empty_host.net)):
         (old.root / own).mkdir(parents=True)
         mounts.append(f"mount --bind {old.root / own} {mounted}")
-    environ = {"PATH": os.environ["PATH"], **fresh_host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
-    images = (renamed(fresh_host.image, tmp_path / "former", "ffffffff"), fresh_host.image)
+    environ = {"PATH": os.environ["PATH"], **empty_host.environ, "CNI_BIN_DIR": "/opt/cni/bin"}
+    images = (renamed(empty_host.image, tmp_path / "former", "ffffffff"), empty_host.image)
     for script in ("install-bundle.sh", "install-cni.sh", "10-calico.conflist.template"):
-        shutil.copy2(fresh_host.image / script, images[0])
+        shutil.copy2(empty_host.image / script, images[0])
     for image in images:
         script = " && ".join((*mounts, f"exec {image}/install-cni.sh"))
         done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
@@ -338,15 +338,15 @@ def test_a_host_with_an_older_c_library(fresh_host: Host, tmp_path: Path) -> Non
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_directory_that_can_be_written(fresh_host: Host) -> None:
-    read_only = f"mount --bind {fresh_host.bin} {fresh_host.bin} && mount -o remount,ro,bind {fresh_host.bin}"
-    script = f"{read_only} && exec {fresh_host.image}/install-cni.sh"
-    environ = {"PATH": os.environ["PATH"], **fresh_host.environ}
+def test_no_directory_that_can_be_written(empty_host: Host) -> None:
+    read_only = f"mount --bind {empty_host.bin} {empty_host.bin} && mount -o remount,ro,bind {empty_host.bin}"
+    script = f"{read_only} && exec {empty_host.image}/install-cni.sh"
+    environ = {"PATH": os.environ["PATH"], **empty_host.environ}
     done = subprocess.run(["unshare", "-m", "sh", "-c", script], env=environ, capture_output=True, text=True)
     assert done.returncode == 1 and "can be written" in done.stderr
-    assert not list(fresh_host.net.iterdir())
-    shutil.rmtree(fresh_host.bin)
-    assert "cannot install the executables" in fresh_host.fails()
+    assert not list(empty_host.net.iterdir())
+    shutil.rmtree(empty_host.bin)
+    assert "cannot install the executables" in empty_host.fails()
 
 
 def with_read_only(host: Host, directory: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -368,13 +368,13 @@ def test_a_configuration_that_cannot_be_replaced_stays(install_host: Host) -> No
     assert path.read_text() == before and [p.name for p in install_host.net.iterdir()] == [path.name]
 
 
-def test_a_directory_that_cannot_be_written_is_passed_over(fresh_host: Host) -> None:
-    secondary = fresh_host.root / "host/secondary-bin-dir"
+def test_a_directory_that_cannot_be_written_is_passed_over(empty_host: Host) -> None:
+    secondary = empty_host.root / "host/secondary-bin-dir"
     secondary.mkdir()
-    done = with_read_only(fresh_host, fresh_host.bin)
+    done = with_read_only(empty_host, empty_host.bin)
     assert done.returncode == 0, done.stderr
-    assert {"calico", "calico-ipam"} <= {p.name for p in secondary.iterdir()} and not list(fresh_host.bin.iterdir())
-    assert str(fresh_host.bin) in done.stderr
+    assert {"calico", "calico-ipam"} <= {p.name for p in secondary.iterdir()} and not list(empty_host.bin.iterdir())
+    assert str(empty_host.bin) in done.stderr
 
 
 def test_how_much_is_said(install_host: Host) -> None:
@@ -398,20 +398,20 @@ def test_a_configuration_directory_that_is_not_there(install_host: Host) -> None
     ],
     ids=range(5),
 )
-def test_what_is_wrong_is_told_before_anything_is_touched(fresh_host: Host, environ: dict[str, str]) -> None:
-    (fresh_host.net / "10-calico.conflist").write_text("the old one")
-    fresh_host.fails(**environ)
-    assert (fresh_host.net / "10-calico.conflist").read_text() == "the old one" and not fresh_host.names()
+def test_what_is_wrong_is_told_before_anything_is_touched(empty_host: Host, environ: dict[str, str]) -> None:
+    (empty_host.net / "10-calico.conflist").write_text("the old one")
+    empty_host.fails(**environ)
+    assert (empty_host.net / "10-calico.conflist").read_text() == "the old one" and not empty_host.names()
 
 
-def test_a_damaged_image(fresh_host: Host, tmp_path: Path) -> None:
+def test_a_damaged_image(empty_host: Host, tmp_path: Path) -> None:
     damaged = tmp_path / "image"
-    shutil.copytree(fresh_host.image, damaged, symlinks=True)
+    shutil.copytree(empty_host.image, damaged, symlinks=True)
     with (damaged / "calico-ipam").open("ab") as f:
         f.write(b"x")
-    fresh_host.image = damaged
-    assert "damaged" in fresh_host.fails()
-    assert not (fresh_host.net / "10-calico.conflist").exists()
+    empty_host.image = damaged
+    assert "damaged" in empty_host.fails()
+    assert not (empty_host.net / "10-calico.conflist").exists()
 
 
 # -- with an API server -----------------------------------------------------------------------------------------------
