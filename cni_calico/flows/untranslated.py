@@ -68,7 +68,7 @@ class UntranslatedDecisions:
         """What was decided about the connection before, if anything was."""
         source = source_of(key)
         held = self._held.get(source)
-        if held is not None and (allowed or held.is_only or held.key == key):
+        if held is not None and (allowed or held.key == key):  # which denial is meant is known later
             del self._held[source]
             self._note_sent(self.live.decide(key, held.number, now, allowed=True), held.key)
 
@@ -102,11 +102,14 @@ class UntranslatedDecisions:
         if not due:
             return []
         denied = self.live.denied_since(min(self._held[source].when for source in due) - _WAIT_US)
-        attempts = {source_of(key): key for key in denied}
+        attempts: dict[bytes, list[bytes]] = {}
+        for key in denied:
+            attempts.setdefault(source_of(key), []).append(key)
         found = []
         for source in due:
             sent, number, when, is_only = self._held.pop(source)
-            key = attempts.get(source, sent) if is_only else sent
+            denials = attempts.get(source, [])
+            key = denials[0] if is_only and len(denials) == 1 else sent
             found.append(self.live.decide(key, number, when, allowed=True))
             if key != sent:
                 self._note_sent(found[-1], sent)

@@ -145,6 +145,22 @@ def test_nothing_is_guessed_where_it_may_be_about_several() -> None:
     assert found == [(NODE, (EARLY,), False), (POD, (DENY,), True), (OTHER, (EARLY,), False)]
 
 
+def test_a_denial_of_another_connection_is_not_joined() -> None:
+    """Of several that one source port begins at once the one with the same destination is meant, else nobody knows."""
+    one = Deciding()
+    one.decide(SENT, EARLY)
+    for destination in (OTHER, NODE):
+        one.decide(key(destination, 30080), DENY)
+    one.decide(key(NODE, 30080, 1001), EARLY)
+    for destination in (OTHER, POD):
+        one.decide(key(destination, 80, 1001), DENY)
+    one.wait()
+    found = {(record.destination, record.dport, record.numbers(), record.denied) for record in one.records}
+    joined = {(OTHER, 30080, (DENY,), True), (NODE, 30080, (EARLY, DENY), True)}
+    unknown = {(OTHER, 80, (DENY,), True), (POD, 80, (DENY,), True), (NODE, 30080, (EARLY,), False)}
+    assert found == joined | unknown
+
+
 def test_others_are_not_held_up() -> None:
     one = Deciding()
     one.decide(SENT, EARLY)
