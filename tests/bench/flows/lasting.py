@@ -139,9 +139,12 @@ def pods(wire: Wire, count: int) -> Iterator[list[tuple[Sender, str, str]]]:
 
 
 def send(speaking: Sequence[tuple[Sender, str, str]], seconds: int, rate: int) -> tuple[int, int]:
-    """(connections, denied packets)."""
+    """(connections, denied packets). No port is used again while its connection lives, if there are ports enough: more
+    than 3,000 connections a second need pods.
+    """
     frames, refused = [], []
-    for i in range(_PORTS):
+    count = min(len(speaking) * _PORTS, max(_PORTS, 2 * _LIVES_S * rate))
+    for i in range(count):
         out, source, destination = speaking[i % len(speaking)]
         packet = {"source": ip_address(source), "destination": ip_address(destination), "protocol": 17, "icmp": (0, 0)}
         packet["sport"] = 1024 + i // len(speaking)
@@ -150,11 +153,11 @@ def send(speaking: Sequence[tuple[Sender, str, str]], seconds: int, rate: int) -
     begun, sent, denied = time.monotonic(), 0, 0
     while (passed := time.monotonic() - begun) < seconds:
         while sent < passed * rate:
-            out, data = frames[sent % _PORTS]
+            out, data = frames[sent % count]
             out(data)
             sent += 1
             if sent % 10 == 0:
-                out, data = refused[denied % _PORTS]
+                out, data = refused[denied % count]
                 out(data)
                 denied += 1
         time.sleep(_TICK_S)
@@ -207,23 +210,24 @@ def main(seconds: int, rate: int, staged: int = 0, count: int = 0) -> None:
                 found = status()
                 return found["allowed"] + found["denied"] + sum(found["lost"].values()) >= sent + denied
 
-            until(is_over, "everything is recorded, or lost")
-            with entered(wire.host), Nfnetlink() as netlink:
-                netlink.request(CTNETLINK << 8 | 2, 0, general(""), "end all connections", Deadline.after(10))
-            until(lambda: not status()["live"], "all have ended")
-            whole = sum(processor_s(child.pid)) - sum(before)
+            until(is_over, "everything is recorded, or lost", 300)
             found = status()
             print(f"{sent} connections, {denied} denied packets in {seconds} s; recorded {found['allowed']}", end="")
             print(f" and {found['denied']}; rules counted {told['allowed']} on both sides, {told['denied']} denied")
+            print(f"lost {found['lost']}; not as the rules say {found['disagreed']}, not judged {found['unjudged']}")
+            share, each = (program + kernel) / seconds * 100, (program + kernel) / max(1, sent) * 1e6
+            print(f"recorder: {share:.2f} % of a processor, {kernel / seconds * 100:.2f} % in the kernel", end="")
+            print(f", {each:.1f} us a connection; {lasting} live at the end", flush=True)
+            with entered(wire.host), Nfnetlink() as netlink:
+                netlink.request(CTNETLINK << 8 | 2, 0, general(""), "end all connections", Deadline.after(10))
+            until(lambda: not status()["live"], "all have ended", 300)
+            whole = sum(processor_s(child.pid)) - sum(before)
+            found = status()
+            print(f"when all have ended {whole / max(1, sent) * 1e6:.1f} us a connection; lost {found['lost']}")
             if staged:
                 counts = found["staged"].get("StagedGlobalNetworkPolicy staged0")
                 print(f"{found['staged_policies']} staged, of which one would: {counts}", end="")
                 print(f"; not judged {found['staged_uncounted']}")
-            print(f"lost {found['lost']}; not as the rules say {found['disagreed']}, not judged {found['unjudged']}")
-            share, each = (program + kernel) / seconds * 100, (program + kernel) / max(1, sent) * 1e6
-            print(f"recorder: {share:.2f} % of a processor, {kernel / seconds * 100:.2f} % in the kernel", end="")
-            print(f", {each:.1f} us a connection; {lasting} live at the end", end="")
-            print(f"; when all have ended {whole / max(1, sent) * 1e6:.1f} us a connection")
             print(f"memory: {empty:.0f} MiB empty, {peak_mib(child.pid):.0f} at most")
             sizes = {path.name: path.stat().st_blocks // 2048 for path in Path(f"{root}/state/flows").iterdir()}
             print(f"disk, MiB: {sizes}")

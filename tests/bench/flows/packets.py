@@ -1,12 +1,13 @@
 """What recording adds to the first packet of a connection, to a denied one, and to later ones.
 
-    unshare -n nice -n -5 .venv/bin/python -m tests.bench.flows.packets [BATCHES]
+    unshare -n nice -n -5 .venv/bin/python -m tests.bench.flows.packets [BATCHES [parts]]
 
 Four hosts in namespaces have the same rules, 3 policies on the way out and 20 on the way in, of 10 rules each, the
 last of which decides; one of them records, one only what is denied, and on another one the same rules report to nobody:
 what they cost themselves. Batches of 40 packets go to them in turn, on one processor; the 10th percentile of each, and
 the differences, in microseconds. What is reported is read between the batches, outside of what is measured.
-"later" are packets of a connection that is not answered, which ask the rules again.
+"later" are packets of a connection that is not answered, which ask the rules again. With "parts" the hosts have one
+expression more each in the rules that let through: counter, label, guard, report.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.deadline import Deadline
-from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP
+from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP, Decider
 from cni_calico.kernel import sysctl
 from cni_calico.kernel.netlink.decisions import DecisionReports
 from cni_calico.kernel.netlink.ended import EndedConnections
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
+from cni_calico.netfilter.rules import AcceptKnown, CountPacket, LabelConnection, ReportDecision, RuleAction
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from tests.netns.wire import UPLINK, Wire, entered, frame, open_wire
@@ -95,6 +98,49 @@ class Host:
         return (time.perf_counter_ns() - begun) / BATCH / 1000
 
 
+@dataclass(frozen=True)
+class RecordingInPart(Recording):
+    """Rules that let through have only some of what recording adds."""
+
+    parts: tuple[type, ...] = ()
+
+    def before_accept(self, decider: Decider, *, has_connection: bool = True) -> tuple[RuleAction, ...]:
+        whole = super().before_accept(decider, has_connection=has_connection)
+        return tuple(one for one in whole if isinstance(one, self.parts))
+
+
+PARTS = {
+    "counter": (CountPacket,),
+    "and label": (CountPacket, LabelConnection),
+    "and guard": (CountPacket, LabelConnection, AcceptKnown),
+    "and report": (CountPacket, LabelConnection, AcceptKnown, ReportDecision),
+}
+
+
+@contextmanager
+def hosts_in_part() -> Iterator[dict[str, Host]]:
+    """What is reported is read, as a recorder does it, on the last one."""
+    with ExitStack() as stack:
+        found = {"off": Host(stack.enter_context(open_wire(FilterSettings())), stack)}
+        for name, parts in PARTS.items():
+            recording = RecordingInPart(RuleNumbers(), parts=parts)
+            wire = stack.enter_context(open_wire(FilterSettings(recording=recording)))
+            found[name] = Host(wire, stack, (ALLOWED_GROUP, DENIED_GROUP) if ReportDecision in parts else ())
+        yield found
+
+
+def compare_parts(batches: int) -> None:
+    with hosts_in_part() as found_hosts:
+        for side, (incoming, source) in SIDES.items():
+            found: dict[str, list[float]] = {name: [] for name in found_hosts}
+            for _ in range(batches):
+                for name, host in found_hosts.items():
+                    found[name].append(host.batch_us(incoming, source, ALLOWED_PORT))
+            base, *others = (sorted(times)[batches // 10] for times in found.values())
+            added = ", ".join(f"{name} {cost - base:+5.2f}" for name, cost in zip(PARTS, others, strict=True))
+            print(f"{side:11} off {base:6.2f} us; {added}")
+
+
 @contextmanager
 def hosts() -> Iterator[dict[str, Host]]:
     with ExitStack() as stack:
@@ -128,4 +174,4 @@ def main(batches: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
+    (compare_parts if "parts" in sys.argv else main)(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
