@@ -16,6 +16,7 @@ import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+from lean import make_lean
 from pyinstaller import run_pyinstaller
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,7 +61,8 @@ def freeze_dependencies(cache: Path, sources: list[Path]) -> Path:
     """A contents directory with everything except the project's own modules; do not change it."""
     script = "".join(f"{statement}\n" for statement in ["import __future__", *find_imports(sources)])
     digest = hashlib.sha256(f"{script}\0{sys.version}\0{os.confstr('CS_GNU_LIBC_VERSION')}".encode())
-    for name in ("requirements.lock", "build/dependencies.spec", "build/dependencies.py", "build/pyinstaller.py"):
+    made_by = (f"build/{name}" for name in ("dependencies.spec", "dependencies.py", "lean.py", "pyinstaller.py"))
+    for name in ("requirements.lock", *made_by):
         digest.update((ROOT / name).read_bytes())
     kept = cache / f"dependencies-{digest.hexdigest()[:16]}"
     if not kept.is_dir():
@@ -70,6 +72,7 @@ def freeze_dependencies(cache: Path, sources: list[Path]) -> Path:
         (work / "imports.py").write_text(script)
         unlocked = " ".join(unlocked_modules(LOCK.read_text()))
         found = run_pyinstaller("dependencies", work, imports=work / "imports.py", unlocked=unlocked)
+        make_lean(found / "contents")
         (found / "contents").rename(kept)
         shutil.rmtree(work)
     kept.touch()

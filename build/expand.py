@@ -27,7 +27,8 @@ SPECIAL = {f"__{name}__" for name in ("init", "post_init", "repr", "eq", "hash",
 SPECIAL |= {f"__{name}__" for name in ("delattr", "getstate", "setstate", "init_subclass", "class_getitem")}
 # what typing's names may be if nobody checks types
 UNTYPED = {"TYPE_CHECKING": "False", "Any": "object", "Protocol": "object"}
-LIGHT = {"NamedTuple"}  # those of typing that cni_calico.expanded has without its weight
+# those of typing that cni_calico.expanded has without its weight
+LIGHT = {"Generic", "Literal", "NamedTuple", "TypedDict", "dataclass_transform", "get_args"}
 READ_BY_DATACLASSES = {"ClassVar", "InitVar", "KW_ONLY"}  # in the text of annotations
 GENERIC = {"dict", "frozenset", "list", "set", "tuple", "type"}
 TYPE_NAME = re.compile(r"_?[A-Z]\w*[a-z]\w*|JSON")  # not a constant
@@ -55,6 +56,7 @@ def inherited(sources: Iterable[str]) -> frozenset[str]:
 def expand(source: str, bases: Collection[str] = ()) -> ast.Module:
     """The module with everything expanded that can be; line numbers are the source's. ``bases``: see ``inherited``."""
     tree = ast.parse(source)
+    _drop_casts(tree)
     drop_types(tree)
     here = {base.id for node in _classes(tree) for base in node.bases if isinstance(base, ast.Name)}
     for node in _classes(tree):
@@ -90,7 +92,7 @@ def _is_plain(node: ast.ClassDef, options: dict[str, bool]) -> bool:
     treat in a special way.
     """
     special = SPECIAL & {f.name for f in node.body if isinstance(f, ast.FunctionDef)}
-    bases = [base for base in node.bases if not _is_subscript_of(base, {"Generic"})]
+    bases = [base for base in node.bases if ast.unparse(base) != "Generic"]
     slots, frozen = options.get("slots", False), options.get("frozen", False)
     return (
         len(node.decorator_list) == 1
@@ -237,6 +239,23 @@ def drop_docstrings(tree: ast.Module) -> ast.Module:
 # -- imports ----------------------------------------------------------------------------------------------------------
 
 
+class _WithoutCasts(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        return node.args[1] if isinstance(node.func, ast.Name) and node.func.id == "cast" else node
+
+
+def _drop_casts(tree: ast.Module) -> None:
+    """``cast`` only tells a type checker something."""
+    if "cast" not in _imported_from(tree, "typing"):
+        return
+    _WithoutCasts().visit(tree)
+    for statement in [one for one in tree.body if isinstance(one, ast.ImportFrom) and one.module == "typing"]:
+        statement.names = [alias for alias in statement.names if alias.name != "cast"]
+        if not statement.names:
+            tree.body.remove(statement)
+
+
 def drop_types(tree: ast.Module) -> None:
     """Without what is there for a type checker only, at the top of the module: ``if TYPE_CHECKING:`` with its body,
     type variables and aliases of generic types that nothing but annotations uses, and imports of the same kind. What a
@@ -247,9 +266,10 @@ def drop_types(tree: ast.Module) -> None:
     named = {name for node in ast.walk(tree) for name in _names_in(node)}
     tree.body = [kept for node in tree.body for kept in (node.orelse if _is_type_checking(node) else [node])]
     generic = GENERIC | _imported_from(tree, "collections") | _imported_from(tree, "collections.abc")
+    own = generic | _imported_from(tree, "typing") & {"Generic"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            node.bases = [base.value if _is_subscript_of(base, generic) else base for base in node.bases]
+            node.bases = [base.value if _is_subscript_of(base, own) else base for base in node.bases]
         elif isinstance(node, ast.Call) and _is_subscript_of(node.func, generic):
             node.func = node.func.value
     while unused := [one for one in tree.body if _is_alias(one, generic) and not _targets(one) & _loaded(tree)]:

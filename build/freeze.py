@@ -24,6 +24,7 @@ from dependencies import freeze_dependencies
 from expand import drop_docstrings, expand, inherited
 from filelock import FileLock
 from glibc import bundle_glibc
+from lean import drop_annotations, without_columns
 from manifest import verify_bundle, write_manifests
 from native import NAMES as FRONTS
 from native import compile_front, compiler_version, write_header
@@ -114,8 +115,8 @@ def _bases() -> frozenset[str]:
 
 def compile_module(path: Path, name: str, contents: str = "") -> bytes:
     """A .pyc file that is never compared with its source: it contains no time stamp, no path of this machine, no
-    asserts and no docstrings. The one that holds the version gets the id of the bundle, the end of its ``contents``
-    directory's name.
+    asserts, no docstrings, and nothing else that only readers need (lean.py). The one that holds the version gets the
+    id of the bundle, the end of its ``contents`` directory's name.
     """
     source = path.read_bytes()
     if contents and name == "cni_calico/__init__.py":
@@ -123,8 +124,8 @@ def compile_module(path: Path, name: str, contents: str = "") -> bytes:
         if source.count(unset) != 1:
             raise SystemExit(f"cannot write the bundle's id into {name}: it has no line BUILD")
         source = source.replace(unset, known)
-    tree = drop_docstrings(expand(source.decode(), _bases()))
-    code = compile(tree, name, "exec", dont_inherit=True, optimize=1)
+    tree = drop_annotations(drop_docstrings(expand(source.decode(), _bases())))
+    code = without_columns(compile(tree, name, "exec", dont_inherit=True, optimize=1))
     unchecked = (1).to_bytes(4, "little")  # PEP 552
     return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code)
 

@@ -7,6 +7,7 @@ sources.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import Field
 from typing import Any, TypeVar
 
@@ -80,3 +81,32 @@ class _Maker(type):
 
 class NamedTuple(metaclass=_Maker):
     """``typing.NamedTuple`` as a base class: without that import, and made in a tenth of a frozen dataclass's time."""
+
+
+class Generic:
+    """``typing.Generic`` as a base class, of which nobody asks what it is a generic type of."""
+
+    __slots__ = ()
+
+    def __class_getitem__(cls, parameters: object) -> type[Any]:
+        return cls
+
+
+class Literal:
+    """``typing.Literal``, for its values alone: ``Literal["a", "b"]`` is the tuple of them."""
+
+    def __class_getitem__(cls, values: Any) -> tuple[Any, ...]:
+        return values if isinstance(values, tuple) else (values,)
+
+
+def get_args(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``typing.get_args`` of such a Literal."""
+    return values
+
+
+TypedDict = dict  # as a base class
+
+
+def dataclass_transform(**_: object) -> Callable[[ExpandedRecord], ExpandedRecord]:
+    """``typing.dataclass_transform``, which tells only a type checker something."""
+    return lambda decorator: decorator

@@ -107,6 +107,7 @@ def test_shape(original: Any, made: Any) -> None:
     assert made.__qualname__ == original.__qualname__
     generated = {"__weakref__", "__dict__", "__dataclass_params__", "__dataclass_fields__", "__annotations__"}
     generated.add("__slotnames__")  # copyreg's note of a class whose objects have been copied
+    generated |= {"__orig_bases__", "__parameters__"}  # typing's notes of a generic class
     methods = {name for name in vars(original) if name not in slots} - generated
     assert methods - vars(made).keys() == set()
     factories = {f.name for f in dataclasses.fields(original) if f.default_factory is not dataclasses.MISSING}
@@ -270,7 +271,15 @@ def left(source: str) -> str:
         ("from typing import TypeVar\nItem = TypeVar('Item')\ndef f(x: Item): pass", "def f(x: Item):\n    pass"),
         ("from collections.abc import Mapping\nTable = Mapping[str, int]\nTables = list[Table]", ""),
         ("from a import A\nOneOf = A | None", ""),
-        ("from typing import Literal\nOneOf = Literal['a']", "from typing import Literal\nOneOf = Literal['a']"),
+        (
+            "from typing import Literal\nOneOf = Literal['a']",
+            "from cni_calico.expanded import Literal\nOneOf = Literal['a']",
+        ),
+        (
+            "from typing import Generic, TypeVar\nItem = TypeVar('Item')\nclass A(Generic[Item]): pass",
+            "from cni_calico.expanded import Generic\nclass A(Generic): pass",
+        ),
+        ("from typing import cast\nx = cast(list[A], f(cast(B, 1)))", "x = f(1)"),
         ("from a import TABLE\nItem = TABLE[1]", "from a import TABLE\nItem = TABLE[1]"),
         ("Texts = list[str]\nx = Texts()", "Texts = list[str]\nx = Texts()"),
         ("from a import A\nx = set[A]()", "x = set()"),
@@ -355,6 +364,30 @@ def test_a_light_named_tuple_is_as_typings() -> None:
         assert repr(record) == f"{kind.__name__}(a=3, b='x')"
         assert (kind.__doc__, kind.__module__, kind._fields) == ("What it is.", __name__, ("a", "b"))
         assert pickle.loads(pickle.dumps(record)) == record
+
+
+class LightBox(expanded.Generic):
+    __slots__ = ("held",)
+
+    def __init__(self, held: int) -> None:
+        self.held = held
+
+
+def test_what_stands_for_typings_names() -> None:
+    """As far as code that is not checked for types can tell."""
+    boxes: Any = LightBox
+    assert boxes[int](3).held == 3 and boxes[int] is LightBox
+    assert isinstance(boxes(1), expanded.Generic) and not hasattr(boxes(1), "__dict__")
+    for kinds, get_args in ((expanded, expanded.get_args), (typing, typing.get_args)):
+        literal: Any = kinds.Literal
+        assert get_args(literal["a", "b"]) == ("a", "b") and get_args(literal["a"]) == ("a",)
+        transform: Any = kinds.dataclass_transform
+        assert transform(kw_only_default=True)(LightBox) is LightBox
+
+    class Told(expanded.TypedDict):
+        pass
+
+    assert Told(a=1, b=(2, 3)) == {"a": 1, "b": (2, 3)}
 
 
 def test_a_dataclass_stays_one_if_another_module_makes_a_dataclass_of_it() -> None:
