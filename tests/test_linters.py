@@ -503,6 +503,7 @@ LAZY = {
     "nodeagent.status.policy_metrics": HEAVY,
     "nodeagent.status.probes": PROBE,
     "server.backends": BACKEND,
+    "server.run": HEAVY,  # traceback, for a call that fails unexpectedly
 }
 
 

@@ -55,8 +55,6 @@ from cni_calico.datastore.cache import Cache
 from cni_calico.datastore.connect import open_datastore
 from cni_calico.datastore.election import Terms
 from cni_calico.datastore.ensure import ensure_present, ensure_record
-from cni_calico.datastore.etcd.compaction import EtcdCompaction
-from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.datastore.interface import Document
 from cni_calico.datastore.remembered import Kept
 from cni_calico.deadline import Deadline
@@ -215,7 +213,7 @@ class Controllers:
         if cluster.is_kubernetes_datastore and kubernetes is not None and kubernetes.group.is_native:
             for guarded in (POOLS, TIERS):
                 works[guarded.name] = GuardLoop(guarded, self._leading(guarded.name, "node")).run
-        if isinstance(cluster.store, EtcdStore) and running.compaction_s > 0:
+        if cluster.store.kind == "etcdv3" and running.compaction_s > 0:
             works["compaction"] = self._compact
         return works
 
@@ -259,6 +257,9 @@ class Controllers:
 
     def _compact(self, stopping: Stopping) -> None:
         """Compact etcd from time to time. Every process takes part: the key in etcd decides whose turn it is."""
+        from cni_calico.datastore.etcd.compaction import EtcdCompaction
+        from cni_calico.datastore.etcd.store import EtcdStore
+
         assert isinstance(self._cluster.store, EtcdStore)
         compaction = EtcdCompaction(self._cluster.store)
         while not stopping.is_set():

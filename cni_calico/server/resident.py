@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 
 from cni_calico.batching import Batcher
@@ -323,7 +322,7 @@ class ResidentServices(Services):
         try:
             yield begun.result
         finally:
-            wait((begun,))
+            begun.wait()
 
     def meet_others(self) -> None:
         key = (self._resident.root_of(self._request), self.beside)

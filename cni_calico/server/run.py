@@ -15,7 +15,6 @@ import signal
 import socket
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -243,6 +242,8 @@ class CniServer:
         """The answer to a call that ``error`` ended: a shortage is nobody's mistake, anything else is ours."""
         if lacking := self.exhaustion.note(error):
             return answer_error(TryAgain(f"cannot finish {doing}: this host is short of {lacking}"), CURRENT)
+        import traceback
+
         self.log.error("unexpected failure\n" + "".join(traceback.format_exception(error)))
         return answer_error(InternalError(f"cannot finish {doing}: {why}"), CURRENT)
 

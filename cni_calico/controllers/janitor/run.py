@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +97,8 @@ class Janitor:
             self._lead(stopping)
         except Exception as e:
             self.counters.failures += 1
+            import traceback
+
             self._log.error(f"the janitor failed: {e}\n" + "".join(traceback.format_exception(e)))
             self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
 

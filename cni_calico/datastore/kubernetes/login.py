@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cni_calico.bounded import CONFIG_BYTES, OutOfBounds, parse_json, parse_yaml, require_size
@@ -108,8 +108,6 @@ def is_outdated(login: Login, read_again: Callable[[], Login]) -> bool:
 
 
 def _with_inline(login: Login, access: KubernetesAccess, read: Read) -> Login:
-    from dataclasses import replace
-
     changes: dict[str, Any] = {}
     if access.api_root:
         changes["url"] = access.api_root
@@ -270,8 +268,6 @@ def _with_program(
     environ: Environ,
     deadline: Deadline,
 ) -> Login:
-    from dataclasses import replace
-
     from cni_calico.datastore.kubernetes.programs import ask_program
 
     if not isinstance(user["exec"], dict):

@@ -56,6 +56,7 @@ def make_host_status(context: Context, node: str) -> HostStatus | None:
     """None if the datastore is not etcd."""
     if context.store.kind != "etcdv3":
         return None
+    from cni_calico.datastore.etcd.host_status import HostStatusKeys
     from cni_calico.datastore.etcd.store import EtcdStore
 
     return HostStatus(context, HostStatusKeys(context.store, node)) if isinstance(context.store, EtcdStore) else None

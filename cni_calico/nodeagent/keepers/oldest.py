@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from cni_calico.controllers.janitor.asked import is_ready, read_grace_s
 from cni_calico.daemon.keeper import Keeper
@@ -48,24 +47,23 @@ def container_of(holding: Holding) -> str:
     return container if holding.bare and is_container(container) else ""
 
 
-@dataclass(slots=True)
 class OldestAddresses:
     """``trace`` says where the host shows a container or an address, "" for nowhere; ``hidden`` what it cannot see."""
 
-    context: Context
-    node: str
-    now: Callable[[], float] = time.monotonic
-    trace: Callable[[str, Address, Deadline], str] = find_trace
-    hidden: Callable[[], str] = what_is_hidden
-    runs: Callable[[str], bool] = runs_here
-    _since: dict[Holding, float] = field(default_factory=dict)
-    _said: Said = field(init=False)
-    _seen: SeenRunning = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._said = Said(self.context.log)
-        context = self.context
-        self._seen = SeenRunning(context.files, context.log, context.settings.state_dir, self.runs)
+    def __init__(
+        self,
+        context: Context,
+        node: str,
+        now: Callable[[], float] = time.monotonic,
+        trace: Callable[[str, Address, Deadline], str] = find_trace,
+        hidden: Callable[[], str] = what_is_hidden,
+        runs: Callable[[str], bool] = runs_here,
+    ) -> None:
+        self.context, self.node = context, node
+        self.now, self.trace, self.hidden = now, trace, hidden
+        self._since: dict[Holding, float] = {}
+        self._said = Said(context.log)
+        self._seen = SeenRunning(context.files, context.log, context.settings.state_dir, runs)
 
     def look(self) -> float:
         """Returns in how many seconds to look again. Raises CalicoError; then the grace period begins anew, of all

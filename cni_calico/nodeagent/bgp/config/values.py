@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from ipaddress import IPv4Address, ip_address
 from typing import Any
 
@@ -78,15 +77,18 @@ def parse_choice(*choices: str) -> Callable[[Any, str], str]:
 def parse_seconds(raw: Any, at: str) -> int:
     """A Go duration ("1m30s") in whole seconds, rounded half away from zero as Go's math.Round does."""
     text = parse_text(raw, at)
-    nanoseconds, end = Fraction(0), 0
+    nanoseconds, scale, end = 0, 1, 0  # times ``scale``: exact, whatever stands behind a point
     for part in _DURATION.finditer(text):
         if part.start() != end:
             break
-        nanoseconds += Fraction(part[1].rstrip(".") or "0") * _UNIT_NS[part[2]]
+        whole, _, fraction = part[1].partition(".")
+        more = 10 ** max(0, len(fraction) - len(str(scale)) + 1)
+        scale, nanoseconds = scale * more, nanoseconds * more
+        nanoseconds += int(f"{whole}{fraction}" or "0") * _UNIT_NS[part[2]] * scale // 10 ** len(fraction)
         end = part.end()
     if text != "0" and (not end or end != len(text)):
         raise Wrong(at, 'a duration such as "90s" or "2m"', raw)
-    return int(nanoseconds / 10**9 + Fraction(1, 2))
+    return (2 * nanoseconds + scale * 10**9) // (2 * scale * 10**9)
 
 
 def parse_restart_time(raw: Any, at: str) -> int:

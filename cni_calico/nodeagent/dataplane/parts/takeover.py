@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
@@ -41,7 +40,7 @@ class Takeover:
     ``kept`` says why sets could not be removed; None: not tried yet.
     """
 
-    name: ClassVar[str] = "taking over from upstream's agent"
+    name = "taking over from upstream's agent"
     log: Log
     lost: Callable[[], Sequence[str]] = tuple
     chains_gone: bool = False
