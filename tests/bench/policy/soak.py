@@ -22,7 +22,8 @@ map's entry. Then all records are removed, and the rules must be those of the st
 Exits with 1, and the seed, at the first wrong verdict, lost or passed packet, or object that stayed; and at the end if
 the engine's resident memory is more than 20 % above that of the first tenth of its life, or its open files are FILES
 more.
-The last line that it prints is its result. Needs root.
+The last line that it prints is its result; in it the slope of that memory over the second half of the engine's life, in
+MB an hour, and by how much it may be wrong. Needs root.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from tests.bench.policy.soak_node import (
     Probe,
     SoakNode,
 )
+from tests.bench.slope import slope_with_noise
 from tests.netns.policing.lab import NODE, Counts, lab, traffic
 
 ALLOWED, FORBIDDEN = 7000, 7001
@@ -99,7 +101,16 @@ class Figures:
     kinds: Counter[str] = field(default_factory=Counter)
     in_force_ms: list[float] = field(default_factory=list)
     resident_mb: list[float] = field(default_factory=list)  # of the engine that lives to the end
+    looked_h: list[float] = field(default_factory=list)  # when each of these was read
     files: list[int] = field(default_factory=list)
+
+    def slope(self) -> str:
+        """Of the memory, in MB an hour; what an engine fills first, as its caches, is not in it."""
+        half = len(self.looked_h) // 2
+        if len(self.looked_h) - half < 3:
+            return "too few samples"
+        slope, noise = slope_with_noise(self.looked_h[half:], self.resident_mb[half:])
+        return f"{slope:+.2f} +- {noise:.2f}"
 
     def check_memory(self) -> None:
         """Raises Wrong if the engine has grown."""
@@ -292,6 +303,7 @@ class Soak:
         process = Path(f"/proc/{self.node.lab.pid}")
         resident = (process / "status").read_text().partition("VmRSS:")[2].split()[0]
         self.figures.resident_mb.append(int(resident) / 1024)
+        self.figures.looked_h.append(time.monotonic() / 3600)
         self.figures.files.append(len(os.listdir(process / "fd")))
 
 
@@ -367,6 +379,7 @@ def main() -> int:
         "allowed lost while tampered": found.lost_while_tampered,
         "connections": 2 * found.sent,
         "median ms until all in force": round(statistics.median(found.in_force_ms), 1),
+        "MB an hour, second half": found.slope(),
         "resident MB": [round(value, 1) for value in (found.resident_mb or [0])[:: max(1, len(found.resident_mb) - 1)]],
     }))  # fmt: skip
     return 0

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Policy: how long an agent takes from its start until policy is in force, and where that time goes.
 
-    starts.py [--sizes 10,100,1000] [--repeat 20] [--store etcd|local] [--agent COMMAND] [--other COMMAND]
+    starts.py [--sizes 10,100,1000] [--repeat 20] [--store etcd|local] [--settle S] [--agent COMMAND] [--other COMMAND]
     starts.py --phases TREE [--sizes 10] [--repeat 5] [--store etcd|local]
 
 Contestants start in turn, each on a cluster of its own like that of changes.py. A cold start is one on a kernel without
 rules of ours and without any file of an earlier run: until a packet is denied by a policy. A warm one finds the rules
 of the start before, and nothing has changed: until both endpoints that have an interface have their status file again,
-and how many times the packet filter was changed by then (its generation). CPU is counted in ticks of 10 ms.
+and how many times the packet filter was changed by then (its generation). CPU is counted in ticks of 10 ms. Memory,
+and CPU once more, are read S seconds later (0.5; what a start leaves free has been given back after 7).
 
 ``--phases`` runs the agent whose modules are in TREE, a bundle's contents directory, with a clock around the functions
 that timed_agent.py names, and prints when each was first entered and last left, in ms since the process was started,
@@ -67,9 +68,9 @@ class Starts(Bench):
 
     store: Datastore
 
-    def __init__(self, lab: Lab, policies: int, command: list[str], kind: str) -> None:
+    def __init__(self, lab: Lab, policies: int, command: list[str], kind: str, settle_s: float) -> None:
         super().__init__(lab, policies, command)
-        self.kind = kind
+        self.kind, self.settle_s = kind, settle_s
         if kind == "local":
             self.store.close()
             self.store = open_datastore(DatastoreConfig("local", path=str(lab.root / "cluster.db")))
@@ -104,8 +105,8 @@ class Starts(Bench):
             self.pause.wait(PAUSE_S)
         self.samples.setdefault(f"{name} ms", []).append(1000 * (time.monotonic() - begun))
         self.samples.setdefault(f"{name} CPU ms", []).append(self.agent.cpu_ms())
-        self.pause.wait(0.5)
-        self.samples.setdefault(f"{name} CPU ms half a second later", []).append(self.agent.cpu_ms())
+        self.pause.wait(self.settle_s)
+        self.samples.setdefault(f"{name} CPU ms later", []).append(self.agent.cpu_ms())
         self.samples.setdefault(f"{name} MB resident then", []).append(self.agent.resident_mb())
         self.agent.stop()
         self.agent = None
@@ -120,10 +121,10 @@ class Starts(Bench):
             return kernel.generation(Deadline.after(10))
 
 
-def serve(turns: Connection, policies: int, command: list[str], kind: str) -> None:
+def serve(turns: Connection, policies: int, command: list[str], kind: str, settle_s: float = 0.5) -> None:
     """A contestant's process: whatever it is told, until that is nothing."""
     with ExitStack() as stack:
-        bench = Starts(open_lab("bench-starts", stack), policies, command, kind)
+        bench = Starts(open_lab("bench-starts", stack), policies, command, kind, settle_s)
         stack.callback(bench.store.close)
         bench.fill(hosts=False)
         bench.write(changed_policy("a1"))
@@ -135,14 +136,16 @@ def serve(turns: Connection, policies: int, command: list[str], kind: str) -> No
             turns.send(bench.samples)
 
 
-def measure(policies: int, repeat: int, contestants: dict[str, list[str]], kind: str) -> dict[str, dict[str, Any]]:
+def measure(
+    policies: int, repeat: int, contestants: dict[str, list[str]], kind: str, settle_s: float = 0.5
+) -> dict[str, dict[str, Any]]:
     """The samples of every figure, by contestant."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in contestants}
     spawn, pipes, processes = get_context("spawn"), {}, []
     try:
         for name, command in contestants.items():
             pipes[name], theirs = spawn.Pipe()
-            processes.append(spawn.Process(target=serve, args=(theirs, policies, command, kind)))
+            processes.append(spawn.Process(target=serve, args=(theirs, policies, command, kind, settle_s)))
             processes[-1].start()
             theirs.close()
             pipes[name].recv()
@@ -209,6 +212,7 @@ def main() -> None:
     parser.add_argument("--store", default="etcd", choices=("etcd", "local"))
     parser.add_argument("--agent", default=shlex.join(AGENT), help="our agent's command")
     parser.add_argument("--other", default="", help="that of another agent, in turns with ours")
+    parser.add_argument("--settle", type=float, default=0.5)
     parser.add_argument("--phases", metavar="TREE", default="")
     chosen = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
@@ -219,7 +223,7 @@ def main() -> None:
         contestants = {"agent": shlex.split(chosen.agent)}
         if chosen.other:
             contestants["other"] = shlex.split(chosen.other)
-        found = measure(size, chosen.repeat, contestants, chosen.store)
+        found = measure(size, chosen.repeat, contestants, chosen.store, chosen.settle)
         apps, here, remote = SIZES[size]
         print(f"{size} policies, {apps} apps, {here} local and {remote} remote endpoints")
         for figure in found["agent"]:
