@@ -39,7 +39,7 @@ from cni_calico.model.resources import (
     WorkloadEndpoint,
 )
 
-T = TypeVar("T")
+ReadRecord = TypeVar("ReadRecord")
 
 __all__ = [
     "API_VERSION",
@@ -87,14 +87,14 @@ def corrupt(key: Key, why: object) -> CorruptRecord:
     return CorruptRecord(f"cannot read {brief(describe(key))}: {why}")
 
 
-def _read(key: Key, document: object, read: Callable[[JSON], T]) -> T:
+def _read(key: Key, document: object, read: Callable[[JSON], ReadRecord]) -> ReadRecord:
     try:
         return read(parse_object(document, "document"))
     except Wrong as e:
         raise corrupt(key, e) from e
 
 
-def _read_resource(key: Key, document: object, read: Callable[[JSON, ResourceKey], T]) -> T:
+def _read_resource(key: Key, document: object, read: Callable[[JSON, ResourceKey], ReadRecord]) -> ReadRecord:
     assert isinstance(key, ResourceKey)
     try:
         return read(parse_object(document, "document"), key)
