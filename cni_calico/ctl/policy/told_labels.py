@@ -87,7 +87,7 @@ class ToldLabels:
 
     def make(self, change: ProposedChange) -> tuple[Wanted, Wanted]:
         """Both states, with the workloads that were asked for, which ``change.records`` then has, too."""
-        maker, made = _Maker(self, change), dict[ToldWorkload, ResourceKey | str]()
+        maker, made = _EndpointMaker(self, change), dict[ToldWorkload, ResourceKey | str]()
         records: dict[ResourceKey, WorkloadEndpoint] = {}
         for told in self.asked:
             try:
@@ -149,7 +149,7 @@ def _parse_net(text: str) -> Iterator[Network]:
         return  # the graph says what is wrong with it
 
 
-class _Maker:
+class _EndpointMaker:
     def __init__(self, told: ToldLabels, change: ProposedChange) -> None:
         self._told = told
         self._records = change.records.records

@@ -384,10 +384,8 @@ def test_what_stands_for_typings_names() -> None:
         transform: Any = kinds.dataclass_transform
         assert transform(kw_only_default=True)(LightBox) is LightBox
 
-    class Told(expanded.TypedDict):
-        pass
-
-    assert Told(a=1, b=(2, 3)) == {"a": 1, "b": (2, 3)}
+    told: Any = type("Told", (expanded.TypedDict,), {})
+    assert told(a=1, b=(2, 3)) == {"a": 1, "b": (2, 3)}
 
 
 def test_a_dataclass_stays_one_if_another_module_makes_a_dataclass_of_it() -> None:

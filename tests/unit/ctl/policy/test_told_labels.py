@@ -12,7 +12,7 @@ WEB, CACHE = {"app": "web"}, {"app": "cache"}
 
 
 @pytest.fixture
-def replayed(calicoctl, tmp_path):
+def found_by_replay(calicoctl, tmp_path):
     """What a replay of these flows against the stored shop finds."""
 
     def do(new, *flows, before=POLICIES["database"], more=()):
@@ -31,25 +31,25 @@ def of(name, labels, ip="10.65.0.77", **more):
     return flow("x", "db-0", sender=sender, **more)
 
 
-def test_a_pod_that_is_gone(replayed):
+def test_a_pod_that_is_gone(found_by_replay):
     """Of its owner nothing else is left, or another version."""
     gone, version = of("job-1", WEB, count=4), of("web-3", {**WEB, "v": "1"}, "10.65.0.78", count=2)
-    assert replayed(CLOSED, gone, version, flow("web-1", "db-0")) == ([("shop/app=web", 7)], 0, {})
+    assert found_by_replay(CLOSED, gone, version, flow("web-1", "db-0")) == ([("shop/app=web", 7)], 0, {})
 
 
-def test_a_pod_that_has_other_labels_now(replayed):
-    assert replayed(CLOSED, of("cache-0", WEB, "10.65.0.4")) == ([("shop/app=web", 1)], 0, {})
+def test_a_pod_that_has_other_labels_now(found_by_replay):
+    assert found_by_replay(CLOSED, of("cache-0", WEB, "10.65.0.4")) == ([("shop/app=web", 1)], 0, {})
 
 
-def test_a_pod_whose_address_another_one_has_now(replayed):
+def test_a_pod_whose_address_another_one_has_now(found_by_replay):
     """It is judged as if it had one that no rule tells from it; if one does, nobody knows."""
     gone = of("job-1", CACHE, "10.65.0.1", verdict="denied", count=3)
     opened = policy("database", "app == 'db'", [("app == 'cache'", [5432])])
-    assert replayed(opened, gone) == ([("shop/app=cache", 3)], 0, {})
+    assert found_by_replay(opened, gone) == ([("shop/app=cache", 3)], 0, {})
     opened["spec"]["ingress"][0]["source"] = {"nets": ["10.65.0.0/24"]}
-    assert replayed(opened, gone) == ([("shop/app=cache", 3)], 0, {})
+    assert found_by_replay(opened, gone) == ([("shop/app=cache", 3)], 0, {})
     opened["spec"]["ingress"][0]["source"] = {"nets": ["10.65.0.1/32"]}
-    assert replayed(opened, gone) == ([], 0, {told_labels.ANOTHER_S: 3})
+    assert found_by_replay(opened, gone) == ([], 0, {told_labels.ANOTHER_S: 3})
 
 
 @pytest.mark.parametrize(
@@ -60,48 +60,48 @@ def test_a_pod_whose_address_another_one_has_now(replayed):
         ({"namespaceSelector": "projectcalico.org/name == 'shop'"}, WEB, True),
     ],
 )
-def test_what_else_a_rule_asks_of_it_has_to_be_known(replayed, rule, labels, sure):
+def test_what_else_a_rule_asks_of_it_has_to_be_known(found_by_replay, rule, labels, sure):
     new = policy("database", "app == 'db'", [("app == 'web'", [5433])])
     new["spec"]["ingress"].append({"action": "Allow", "protocol": "TCP", "source": rule})
     account = {"apiVersion": "projectcalico.org/v3", "kind": "Profile", "metadata": {"name": "ksa.shop.job"}}
     account["spec"] = {"labelsToApply": {"pcsa.projectcalico.org/name": "job"}}
-    changes, unchanged, uncertain = replayed(new, of("job-1", labels), more=[account])
+    changes, unchanged, uncertain = found_by_replay(new, of("job-1", labels), more=[account])
     assert (changes, unchanged, sum(uncertain.values())) == ([], 1 if sure else 0, 0 if sure else 1)
 
 
-def test_ports_with_names_and_namespaces_that_are_gone(replayed):
+def test_ports_with_names_and_namespaces_that_are_gone(found_by_replay):
     named = policy("database", "app == 'db'", [("app == 'web'", ["sql"])])
-    assert list(replayed(named, of("job-1", WEB))[2].values()) == [1]
+    assert list(found_by_replay(named, of("job-1", WEB))[2].values()) == [1]
     elsewhere = of("job-1", WEB)
     elsewhere["source"]["namespace"] = "gone"
-    assert list(replayed(CLOSED, elsewhere)[2].values()) == [1]
+    assert list(found_by_replay(CLOSED, elsewhere)[2].values()) == [1]
 
 
-def test_labels_of_a_version_that_no_rule_asks_for(replayed, monkeypatch):
+def test_labels_of_a_version_that_no_rule_asks_for(found_by_replay, monkeypatch):
     """Pods of the version before count as those of now, without a second round."""
     monkeypatch.setattr(told_labels, "MOST_WORKLOADS", 0)
     before = of("web-9", {**WEB, "pod-template-hash": "old"}, count=5)
-    assert replayed(CLOSED, before) == ([("shop/app=web", 5)], 0, {})
+    assert found_by_replay(CLOSED, before) == ([("shop/app=web", 5)], 0, {})
     asking = policy("database", "app == 'db'", [("pod-template-hash == 'new'", [5432])])
-    assert replayed(asking, before)[2] == {told_labels.MANY: 5}
+    assert found_by_replay(asking, before)[2] == {told_labels.MANY: 5}
 
 
-def test_too_many_are_uncertain(replayed, monkeypatch):
+def test_too_many_are_uncertain(found_by_replay, monkeypatch):
     monkeypatch.setattr(told_labels, "MOST_FLOWS", 1)
-    changes, _, uncertain = replayed(CLOSED, of("job-1", WEB), of("job-2", WEB, "10.65.0.78", count=2))
+    changes, _, uncertain = found_by_replay(CLOSED, of("job-1", WEB), of("job-2", WEB, "10.65.0.78", count=2))
     assert (changes, uncertain) == ([("shop/app=web", 1)], {told_labels.MANY: 2})
 
 
-def test_without_a_name_nobody_is_who_was_made(replayed):
+def test_without_a_name_nobody_is_who_was_made(found_by_replay):
     """A flow's address is not that of a workload that was made because of another end."""
     nobody = of("job-1", WEB)
     nobody["destination"] = {"kind": "address", "ip": "10.65.0.77", "port": 5432}
-    assert replayed(CLOSED, of("job-1", WEB), nobody)[2] == {
+    assert found_by_replay(CLOSED, of("job-1", WEB), nobody)[2] == {
         "an address that several workloads or hosts say is theirs": 1
     }
 
 
-def test_the_other_end_may_be_gone_too(replayed):
+def test_the_other_end_may_be_gone_too(found_by_replay):
     both = of("job-1", WEB, count=2)
     both["destination"] = {
         **both["source"],
@@ -110,4 +110,4 @@ def test_the_other_end_may_be_gone_too(replayed):
         "labels": {"app": "db"},
         "port": 5432,
     }
-    assert replayed(CLOSED, both, more=[pod(9, "other-1", "cache")]) == ([("shop/app=web", 2)], 0, {})
+    assert found_by_replay(CLOSED, both, more=[pod(9, "other-1", "cache")]) == ([("shop/app=web", 2)], 0, {})
