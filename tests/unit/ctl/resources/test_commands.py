@@ -43,14 +43,17 @@ def filled(store: MemoryStore) -> MemoryStore:
 def shown(store: MemoryStore, **given: Any) -> tuple[str, list[str], list[tuple[str, str]]]:
     """What is printed, noted, and told of damaged records."""
     notes: list[str] = []
+    said: list[str] = []
     arguments = Namespace(
         **{"words": ["wep"], "filename": None, "output": "ps", "namespace": "", "all_namespaces": True, "export": False}
         | given,
         look=PLAIN,
         note=notes.append,
+        say=said.append,
     )
     session = Session(store, SOON, lambda: "", lambda: "")
-    return get(session, arguments), notes, session.damaged
+    last = get(session, arguments)
+    return "".join([*said, last]), notes, session.damaged
 
 
 @pytest.mark.parametrize("overtaken", [False, True])
