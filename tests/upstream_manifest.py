@@ -82,13 +82,9 @@ def _change_node(pod: dict[str, Any]) -> None:
         _host("bpffs", "/sys/fs/bpf", "Directory"),
         _host("sys-fs", "/sys/fs/", "DirectoryOrCreate"),
         _host("nodeproc", "/proc", ""),
-        _host("policysync", "/var/run/nodeagent", "DirectoryOrCreate"),
     ]
     node["volumeMounts"] = [each for each in node["volumeMounts"] if each["name"] != "relay-ca"]
-    node["volumeMounts"] += [
-        {"name": "bpffs", "mountPath": "/sys/fs/bpf"},
-        {"name": "policysync", "mountPath": "/var/run/nodeagent"},
-    ]
+    node["volumeMounts"].append({"name": "bpffs", "mountPath": "/sys/fs/bpf"})
     pod["initContainers"].append(
         {
             "name": "ebpf-bootstrap",

@@ -166,7 +166,7 @@ def shipped(tree: Path) -> list[str]:
     (contents,) = (tree / "bin").glob(".calico-*")
     modules = (path for path in contents.iterdir() if path.is_dir() or path.suffix == ".pyc")
     found = {path.name.partition(".")[0] for path in modules if path.suffix != ".dist-info"}
-    ours = {"cni_calico", "share", "install", "glibc", "python3", ""}
+    ours = {"cni_calico", "share", "install", "packs", "glibc", "python3", ""}
     return sorted(name for name in found - ours - set(sys.stdlib_module_names) if not name.startswith("_sysconfigdata"))
 
 

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.bundle, pytest.mark.slow, pyte
 PAGE = "from-calico.md"
 WORKLOADS = (("daemonset", "calico-node"), ("deployment", "calico-kube-controllers"))
 ROLES = ("calico-node", "calico-cni-plugin", "calico-kube-controllers")
-HTTP_RULE = {"action": "Allow", "http": {"methods": ["GET"]}}
+HTTP_RULE = {"action": "Allow", "protocol": "TCP", "http": {"methods": ["GET"]}}
 Run = Callable[[str], str]
 
 
