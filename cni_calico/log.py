@@ -92,6 +92,16 @@ class Log:
     def error(self, text: str) -> None:
         self.write("error", text)
 
+    def failure(self, text: str, error: BaseException) -> None:
+        """An error that nobody expected, with its trace; with its class and text where no trace can be made."""
+        try:
+            import traceback
+        except (ImportError, OSError):  # no free descriptor, for instance
+            trace = f"{type(error).__name__}: {error}"
+        else:
+            trace = "".join(traceback.format_exception(error))
+        self.error(f"{text}\n{trace}")
+
     def write(self, level: str, text: str) -> None:
         """Write one record; a line break inside it becomes a continuation."""
         severity = LEVELS[level]

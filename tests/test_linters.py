@@ -472,7 +472,6 @@ LAZY = {
     "kernel.named_netns": HEAVY,
     "kernel.netlink.pyroute": HEAVY,
     "model.validation.known_fields": HEAVY,
-    "daemon.guarded": HEAVY,
     "daemon.http_servers": HEAVY,
     "flows.recorder": HEAVY,
     "nodeagent.bgp.bird.probes": PROBE,
@@ -504,7 +503,6 @@ LAZY = {
     "nodeagent.status.policy_metrics": HEAVY,
     "nodeagent.status.probes": PROBE,
     "server.backends": BACKEND,
-    "server.run": HEAVY,  # traceback, for a call that fails unexpectedly
 }
 
 

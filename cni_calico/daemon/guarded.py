@@ -19,9 +19,7 @@ def guarded_thread(name: str, work: Callable[[], object], log: Log, fail: Callab
         try:
             work()
         except Exception as e:
-            import traceback
-
-            log.error(f"{name} failed: {e}\n" + "".join(traceback.format_exception(e)))
+            log.failure(f"{name} failed: {e}", e)
             fail()
 
     return threading.Thread(target=guarded, name=name, daemon=True)

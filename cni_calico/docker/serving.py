@@ -14,7 +14,6 @@ import socket
 import stat
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -87,7 +86,7 @@ class DriverServer:
         try:
             act()
         except Exception as e:
-            self._log.error(f"what was put off failed: {e}\n" + "".join(traceback.format_exception(e)))
+            self._log.failure(f"what was put off failed: {e}", e)
 
     def _answer(self, connection: socket.socket) -> tuple[int, Mapping[str, Any]]:
         path = "a call"
@@ -112,7 +111,7 @@ class DriverServer:
         except OSError:
             raise
         except Exception as e:
-            self._log.error(f"{path} failed: {e}\n" + "".join(traceback.format_exception(e)))
+            self._log.failure(f"{path} failed: {e}", e)
             return 200, _failed(f"calico-docker failed: {type(e).__name__}; its log has more")
 
 

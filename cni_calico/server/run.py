@@ -242,9 +242,7 @@ class CniServer:
         """The answer to a call that ``error`` ended: a shortage is nobody's mistake, anything else is ours."""
         if lacking := self.exhaustion.note(error):
             return answer_error(TryAgain(f"cannot finish {doing}: this host is short of {lacking}"), CURRENT)
-        import traceback
-
-        self.log.error("unexpected failure\n" + "".join(traceback.format_exception(error)))
+        self.log.failure("unexpected failure", error)
         return answer_error(InternalError(f"cannot finish {doing}: {why}"), CURRENT)
 
     def _run(self, request: CallRequest) -> tuple[Answer, Callable[[float], None]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -81,3 +82,16 @@ def test_a_rotation_whose_lock_is_no_file_is_left_out(tmp_path, what: str) -> No
     os.unlink(f"{path}.lock")
     log.info("three")
     assert not path.exists() and len(list(tmp_path.glob("x-*.log"))) == 1
+
+
+@pytest.mark.parametrize("loadable", [True, False])
+def test_a_failure_has_its_trace_if_one_can_be_made(tmp_path, monkeypatch, loadable: bool) -> None:
+    if not loadable:  # as without a free descriptor
+        monkeypatch.setitem(sys.modules, "traceback", None)
+    path = tmp_path / "x.log"
+    try:
+        raise KeyError("web")
+    except KeyError as e:
+        Log("info", str(path), stderr=False).failure("the part failed", e)
+    text = path.read_text()
+    assert "the part failed" in text and "KeyError: 'web'" in text and ("test_log.py" in text) == loadable

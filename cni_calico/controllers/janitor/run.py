@@ -97,9 +97,7 @@ class Janitor:
             self._lead(stopping)
         except Exception as e:
             self.counters.failures += 1
-            import traceback
-
-            self._log.error(f"the janitor failed: {e}\n" + "".join(traceback.format_exception(e)))
+            self._log.failure(f"the janitor failed: {e}", e)
             self._try("give up the lease", lambda: self._election.resign(Deadline.after(2.0)))
 
     def _lead(self, stopping: threading.Event) -> None:

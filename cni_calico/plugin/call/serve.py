@@ -95,9 +95,7 @@ def _log_failure(call: Call, services: Services, error: CalicoError) -> None:
 
 
 def _answer_bug(call: Call, services: Services, error: Exception, version: str) -> Answer:
-    import traceback
-
-    services.log.error("unexpected failure\n" + "".join(traceback.format_exception(error)))
+    services.log.failure("unexpected failure", error)
     return answer_error(
         InternalError(
             f"cannot finish {call.command}: unexpected {type(error).__name__}",
