@@ -20,6 +20,7 @@ U16, U32 = (1 << 16) - 1, (1 << 32) - 1
 RESTART_TIME_MAX_S = 4095
 PASSWORD_MAX = 80  # bytes: TCP_MD5SIG_MAXKEYLEN
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_LONGEST = 1000  # characters of a duration that are read: Python takes no number of more than 4,300 digits
 _UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?@+-]{1,15}", re.ASCII)
 
@@ -77,13 +78,13 @@ def parse_choice(*choices: str) -> Callable[[Any, str], str]:
 def parse_seconds(raw: Any, at: str) -> int:
     """A Go duration ("1m30s") in whole seconds, rounded half away from zero as Go's math.Round does."""
     text = parse_text(raw, at)
-    nanoseconds, scale, end = 0, 1, 0  # times ``scale``: exact, whatever stands behind a point
-    for part in _DURATION.finditer(text):
+    read = text[:_LONGEST]
+    scale: int = 10 ** len(read)  # exact, whatever stands behind a point
+    nanoseconds, end = 0, 0  # times ``scale``
+    for part in _DURATION.finditer(read):
         if part.start() != end:
             break
         whole, _, fraction = part[1].partition(".")
-        more = 10 ** max(0, len(fraction) - len(str(scale)) + 1)
-        scale, nanoseconds = scale * more, nanoseconds * more
         nanoseconds += int(f"{whole}{fraction}" or "0") * _UNIT_NS[part[2]] * scale // 10 ** len(fraction)
         end = part.end()
     if text != "0" and (not end or end != len(text)):
