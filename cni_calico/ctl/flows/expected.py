@@ -10,9 +10,9 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any
 
+from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_yaml
 from cni_calico.ctl.policy.expectations import KIND, MOST, VERSION
 from cni_calico.ctl.policy.workload_selectors import StableLabels, stable_labels
@@ -103,17 +103,16 @@ def require_expected_fits(arguments: Namespace) -> None:
 
 
 def keeping_expected(arguments: Namespace, documents: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The documents as they come; after the last one the file is written. Raises InvalidConfig."""
+    """The documents as they come; after the last one the file is written. Raises InvalidConfig if there is nothing to
+    write, CalicoError if it cannot be written.
+    """
     expected = ExpectedFlows()
     for document in documents:
         if "verdict" in document:
             expected.add(document)
         yield document
     made = expected.document()
-    try:
-        Path(arguments.expectations).write_text(render_yaml(made))
-    except OSError as e:
-        raise InvalidConfig(f"cannot write {arguments.expectations}: {e.strerror}") from e
+    write_file(arguments.expectations, render_yaml(made))
     arguments.note(f"{len(made['expectations'])} expectations are in {arguments.expectations}")
     for why, number in sorted(expected.left_out.items()):
         arguments.note(f"not expected: {number} connections: {why}")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from cni_calico.ctl.flows.replay import read_flows
 from cni_calico.ctl.flows.show import describe_losses, describe_unanswered, shown
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_yaml
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.changed_rows import changed_rows
@@ -69,10 +69,7 @@ def recommend(arguments: Namespace, environ: Mapping[str, str]) -> str:
 
 def _write_expectations(path: str, learner: Recommender) -> None:
     document = {"apiVersion": VERSION, "kind": KIND, "expectations": learner.expectations()}
-    try:
-        Path(path).write_text(render_yaml(document))
-    except OSError as e:
-        raise InvalidConfig(f"cannot write {path}: {e.strerror}") from e
+    write_file(path, render_yaml(document))
 
 
 class CheckedRecommendation:
