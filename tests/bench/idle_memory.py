@@ -27,8 +27,9 @@ from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_re
 from tests.bench.contest import BIN
 from tests.bench.relay import free_port
 from tests.deadlines import until
+from tests.e2e.kubernetes.agent import vxlan_agent
 from tests.e2e.kubernetes.cluster import Cluster, running_cluster
-from tests.e2e.kubernetes.node import KubeNode, kube_node
+from tests.e2e.kubernetes.node import kube_node
 from tests.e2e.relays import make_certificates
 from tests.netns.namespaces import host_namespace
 
@@ -61,25 +62,6 @@ def sizes_mb(pid: int) -> Sizes:
             found["written pages of files" if file else "own memory"] += kb
             found["pages of files"] -= kb if file else 0
     return {name: kb / 1024 for name, kb in found.items()}
-
-
-def agent_environment(node: KubeNode) -> dict[str, str]:
-    root = str(node.root)
-    directories = {f"CALICO_{name}_DIR": f"{root}/{name.lower()}" for name in ("RUN", "STATE", "LOG")}
-    return {
-        **directories,
-        "DATASTORE_TYPE": "kubernetes",
-        "KUBECONFIG": node.kube.kubeconfig(),
-        "NODENAME": "node1",
-        "IP": "10.0.0.5/24",
-        "CALICO_NETWORKING_BACKEND": "vxlan",
-        "CALICO_IPV4POOL_CIDR": "none",
-        "CALICO_IPV6POOL_CIDR": "none",
-        "CALICO_NODENAME_FILE": f"{root}/state/nodename",
-        "CALICO_DISABLE_FILE_LOGGING": "true",
-        "FELIX_ENDPOINTSTATUSPATHPREFIX": f"{root}/run",
-        "FELIX_LOGSEVERITYSCREEN": "error",
-    }
 
 
 def relay_environment(kube: Cluster, certificates: Path) -> dict[str, str]:
@@ -115,7 +97,7 @@ def measure(kube: Cluster, directory: Path, seconds: float) -> dict[str, Sizes]:
             stack.callback(process.wait)
             stack.callback(process.terminate)
 
-        agent = agent_environment(node)
+        agent = vxlan_agent(node) | {"FELIX_LOGSEVERITYSCREEN": "error"}
         start("startup", agent, "calico-node", "-startup")
         if running.pop("startup").wait(LIMIT_S):
             raise SystemExit("the agent's start-up failed")

@@ -15,11 +15,9 @@ from tests.deadlines import until
 from tests.e2e.kubernetes.node import KubeNode
 
 
-@contextmanager
-def agent(node: KubeNode) -> Iterator[int]:
-    """Its process."""
-    environ = {
-        "PATH": os.environ["PATH"],
+def vxlan_agent(node: KubeNode) -> dict[str, str]:
+    """The environment of an agent of node1 with VXLAN and no pools, whose files are below the node's root."""
+    return {
         "DATASTORE_TYPE": "kubernetes",
         "KUBECONFIG": node.kube.kubeconfig(),
         "NODENAME": "node1",
@@ -33,8 +31,13 @@ def agent(node: KubeNode) -> Iterator[int]:
         "CALICO_LOG_DIR": f"{node.root}/log",
         "CALICO_NODENAME_FILE": f"{node.root}/state/nodename",
         "CALICO_DISABLE_FILE_LOGGING": "true",
-        "FELIX_PROMETHEUSMETRICSENABLED": "true",
     }
+
+
+@contextmanager
+def agent(node: KubeNode) -> Iterator[int]:
+    """Its process."""
+    environ = {"PATH": os.environ["PATH"], **vxlan_agent(node), "FELIX_PROMETHEUSMETRICSENABLED": "true"}
     program = ["nsenter", f"--net={node.host.path}", sys.executable, "-m", "cni_calico.nodeagent.main"]
     with open(node.root / "agent.log", "ab") as log:
         subprocess.run([*program, "-startup"], cwd=ROOT, env=environ, stderr=log, check=True)
