@@ -37,7 +37,8 @@ class Everywhere:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if not is_whole(self._config) or session.exitstatus != pytest.ExitCode.OK:
+        ended = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not is_whole(self._config) or not ended:
             return
         terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
         passed = terminal.stats.get("passed", [])

@@ -28,6 +28,12 @@ def test_every_test_that_names_a_feature_is_in_a_lane() -> None:
     assert sorted(listed) == sorted(marked_files())
 
 
+def test_what_only_a_machine_can_run_is_slow_where_its_lane_is() -> None:
+    """Without --all it would run nowhere."""
+    texts = {name: (ROOT / name).read_text() for lane in LANES.values() if not lane.quick for name in lane.files}
+    assert not [name for name, text in texts.items() if "mark.kernel(" in text and "mark.slow" not in text]
+
+
 def test_no_older_kernel_is_claimed_than_runs_here() -> None:
     """By checksystem, README and the documents, but for the one about other products."""
     oldest = min(SERIES, key=numbers)

@@ -35,6 +35,7 @@ def environ_of(root: Path, **more: str) -> dict[str, str]:
         "CALICO_RUN_DIR": str(root / "run"),
         "CALICO_STATE_DIR": str(root / "lib"),
         "CALICO_LOG_DIR": str(root / "log"),
+        "CALICO_BIRD_CONFIG_DIR": str(root / "bird"),
         "CALICO_NODENAME_FILE": str(root / "lib" / "nodename"),
         "CALICO_NETWORKING_BACKEND": "none",
         "FELIX_ENDPOINTSTATUSPATHPREFIX": str(root),

@@ -130,6 +130,7 @@ def agent_environ(kube: Cluster, root: Path) -> dict[str, str]:
         "CALICO_STATE_DIR": str(root / "state"),
         "CALICO_RUN_DIR": str(root / "run"),
         "CALICO_LOG_DIR": str(root / "log"),
+        "CALICO_BIRD_CONFIG_DIR": str(root / "bird"),
         "CALICO_NODENAME_FILE": str(root / "nodename"),
         "CALICO_JANITOR": janitor_setting(),
     }

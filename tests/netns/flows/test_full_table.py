@@ -25,7 +25,7 @@ from tests.netns.flows.test_faults import DOCUMENTS, SAID, UDP
 from tests.netns.wire import UPLINK, Wire, entered, open_wire
 from tests.unit.policy.cluster import graph_of
 
-pytestmark = [pytest.mark.netns, pytest.mark.kernel("machine")]  # the limit is that of all namespaces
+pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.kernel("machine")]  # all namespaces have one limit
 
 CONNECTIONS, ROOM = 120, 50
 PLACES = {"dropped": 65_536, "forgotten": 1024}
