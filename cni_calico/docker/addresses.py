@@ -162,16 +162,15 @@ class AddressDriver:
             return None
 
     def _assign_any(self, asked: AddressRequest, held: HeldAddress, deadline: Deadline) -> Address:
-        """Where none is free, also one whose release Docker has been told of already. Raises CalicoError."""
+        """Where none is free, also one whose release Docker has been told of already: another call may have ended it
+        since the first attempt, so that none is owed. Raises CalicoError.
+        """
         try:
             return self._assign(asked, held, deadline)
         except IPAMError:
-            owed = [each.id for each in self._host.state.addresses.all() if each.owed]
-            if not owed:
-                raise
-        for id in owed:
-            release_owed(self._host, id, deadline)
-        return self._assign(asked, held, deadline)
+            for id in [each.id for each in self._host.state.addresses.all() if each.owed]:
+                release_owed(self._host, id, deadline)
+            return self._assign(asked, held, deadline)
 
     def _assign(self, asked: AddressRequest, held: HeldAddress, deadline: Deadline) -> Address:
         """Raises CalicoError."""
