@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.kubernetes.api import KubernetesAPI
@@ -69,8 +70,22 @@ class RunningRelay:
         listening = Listening(listener, tls, ("typha-client", ""), limits or Limits())
         self.relay = Relay(api, listening, Log("error"), accepted=accepted, group=group)
         self._stopping = Stopping()
-        self._thread = threading.Thread(target=self.relay.run, args=(self._stopping,), daemon=True)
+        self._turns: SimpleQueue[tuple[str, threading.Event]] = SimpleQueue()
+        options = {"turn": self._turn}
+        self._thread = threading.Thread(target=self.relay.run, args=(self._stopping,), kwargs=options, daemon=True)
         self._thread.start()
+
+    def drop_one(self, why: str) -> None:
+        """End the watch that began last; the relay's own thread does it, as only that one may write to sockets."""
+        done = threading.Event()
+        self._turns.put((why, done))
+        assert done.wait(30)
+
+    def _turn(self) -> None:
+        while not self._turns.empty():
+            why, done = self._turns.get()
+            self.relay.server.drop_one(why)
+            done.set()
 
     def kill(self) -> None:
         self._stopping.set()

@@ -382,7 +382,7 @@ def test_an_agent_leaves_for_another_relay_at_once(
             first = relayed.relay.relay.server
 
             def is_at_the_first() -> bool:
-                second.relay.server.drop_one("balance")  # its watch comes after the lists
+                second.drop_one("balance")  # its watch comes after the lists
                 return first.streaming == 1
 
             relayed.wait(is_at_the_first)
@@ -597,7 +597,7 @@ def test_whatever_happens_agents_end_up_with_what_the_api_server_has(relayed: Re
                 relayed.wait(lambda: any(store.link.direct for store in relayed.stores))
             relayed.start()
         else:
-            relayed.relay.relay.server.drop_one("test")
+            relayed.relay.drop_one("test")
     for agent in agents:
         relayed.wait(lambda agent=agent: relayed.is_told(agent))
         labels = {key: item.value["metadata"].get("labels") for key, item in agent[FOLLOWED[0]].items().items()}
