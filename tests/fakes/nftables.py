@@ -115,6 +115,9 @@ class FakePacketFilter:
         deadline.require("count rules")
         return {}
 
+    def recognises(self, table: TableId, there: NftChain, wanted: NftChain) -> bool:
+        return there.rules == wanted.rules
+
     def generation(self, deadline: Deadline) -> int:
         deadline.require("read the generation")
         return self._generation

@@ -64,6 +64,11 @@ class PacketFilter(Protocol):
         not recognise; without those that it does return. Raises KernelError, DeadlineExceeded.
         """
 
+    def recognises(self, table: TableId, there: NftChain, wanted: NftChain) -> bool:
+        """Whether a chain that ``read_table`` did not recognise has exactly the rules of ``wanted``, as far as known:
+        nothing is read.
+        """
+
     def generation(self, deadline: Deadline) -> int:
         """A number that grows with every transaction by anybody. Raises KernelError."""
 

@@ -10,7 +10,15 @@ from dataclasses import replace
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.filter.interface import PacketFilter, TableReader
-from cni_calico.netfilter.tables import UNRECOGNISED, UNRECOGNISED_STANDING, NftTable, Operation, TableId, mirror
+from cni_calico.netfilter.tables import (
+    UNRECOGNISED,
+    UNRECOGNISED_STANDING,
+    NftChain,
+    NftTable,
+    Operation,
+    TableId,
+    mirror,
+)
 
 _NAMED = 5
 _STRANGE = frozenset((UNRECOGNISED, UNRECOGNISED_STANDING))
@@ -48,6 +56,9 @@ class RehearsedFilter:
 
     def count_unrecognised(self, table: TableId, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:
         return self._kernel.count_unrecognised(table, chains, deadline)
+
+    def recognises(self, table: TableId, there: NftChain, wanted: NftChain) -> bool:
+        return self._kernel.recognises(table, there, wanted)
 
     def generation(self, deadline: Deadline) -> int:
         return self._kernel.generation(deadline)

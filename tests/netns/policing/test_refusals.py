@@ -25,6 +25,7 @@ from cni_calico.netfilter.tables import (
     AddSet,
     AddVerdicts,
     BaseHook,
+    NftChain,
     NftTable,
     Operation,
     TableId,
@@ -71,6 +72,9 @@ class Door:
 
     def count_unrecognised(self, table: TableId, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:
         return self.kernel.count_unrecognised(table, chains, deadline)
+
+    def recognises(self, table: TableId, there: NftChain, wanted: NftChain) -> bool:
+        return self.kernel.recognises(table, there, wanted)
 
     def generation(self, deadline: Deadline) -> int:
         return self.kernel.generation(deadline)

@@ -159,6 +159,10 @@ class LegacyFilter:
         found = count_rules(programs.read_tables(FAMILY[table.family], deadline), set(map(chain_name, chains)))
         return {name: found[chain_name(name)] for name in chains}
 
+    def recognises(self, table: TableId, there: NftChain, wanted: NftChain) -> bool:
+        """One chain stands for all that was not recognised."""
+        return False
+
     def _read(self, family: int, deadline: Deadline) -> tuple[InKernel, dict[str, IpSet]]:
         held = parse_saved(programs.read_tables(family, deadline))
         sets = parse_sets(programs.read_sets(deadline))

@@ -15,12 +15,12 @@ from cni_calico.kernel.filter.interface import TableReader
 from cni_calico.kernel.filter.nf_tables.attributes import number_of
 from cni_calico.kernel.filter.nf_tables.messages import encode_operations
 from cni_calico.kernel.filter.nf_tables.objects import GENERATION, GETGEN
-from cni_calico.kernel.filter.nf_tables.printer import forget_cached
+from cni_calico.kernel.filter.nf_tables.printer import forget_cached, is_printed_as
 from cni_calico.kernel.filter.nf_tables.reader import PieceReader
 from cni_calico.kernel.filter.nf_tables.table_reading import ask_for, read_bounded
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES, Nfnetlink, general
-from cni_calico.netfilter.tables import NftTable, Operation, TableId
+from cni_calico.netfilter.tables import NftChain, NftTable, Operation, TableId
 
 _ABSENT = (EINVAL, EOPNOTSUPP, EPROTONOSUPPORT, EAFNOSUPPORT, ENOENT)  # how a kernel says that it has no nf_tables
 
@@ -79,6 +79,9 @@ class NfTables:
     def count_unrecognised(self, table: TableId, chains: Collection[str], deadline: Deadline) -> Mapping[str, int]:
         """``read_table`` returns every chain."""
         return {}
+
+    def recognises(self, table: TableId, there: NftChain, wanted: NftChain) -> bool:
+        return is_printed_as(there.rules, wanted.rules, table.family)
 
 
 def why_no_nf_tables(wanted: Sequence[Operation], deadline: Deadline) -> str:

@@ -315,6 +315,13 @@ def recognise(
     return tuple(map(_unrecognised, there))
 
 
+def is_printed_as(there: Sequence[NftRule], wanted: Sequence[NftRule], family: str) -> bool:
+    """Whether rules that were not recognised are these."""
+    if len(there) != len(wanted) or not all(map(_is_unrecognised, there)):
+        return False
+    return are_printed(wanted, [print_rule(rule, family) for rule in there], family)
+
+
 def _unrecognised(there: PrintedRule) -> NftRule:
     """With what it jumps to, looks up, and changes of the mark."""
     sets, actions, is_known, changed = list[str](), list[RuleAction](), True, Bitwise(b"", b"")

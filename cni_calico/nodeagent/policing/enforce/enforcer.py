@@ -37,7 +37,7 @@ from cni_calico.nodeagent.policing.enforce.audit import Audit
 from cni_calico.nodeagent.policing.enforce.chain_names import count_rules_in, has_other_names, read_chain_names
 from cni_calico.nodeagent.policing.enforce.comparing import plan_goal
 from cni_calico.nodeagent.policing.enforce.faultfinder import TRANSIENT, RefusedOperation, find_refused
-from cni_calico.nodeagent.policing.enforce.recognition import as_large, as_recognised
+from cni_calico.nodeagent.policing.enforce.recognition import as_large, as_recognised, join_released
 from cni_calico.nodeagent.policing.tables.goal import Goal
 from cni_calico.nodeagent.policing.tables.optional import OptionalFeature, Transaction, refused_feature, transactions
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -282,8 +282,7 @@ class Enforcer:
 
     def _plan(self, deadline: Deadline) -> Phases:
         touched = self.goal.tables.take_touched()
-        for table, released in self.goal.tables.kept.take_released().items():
-            touched.setdefault(table, Touched()).join(released)
+        join_released(touched, self.goal.tables, self.held, self._kernel.recognises)
         everything = self._doubted
         if everything:
             self.figures.compared += 1

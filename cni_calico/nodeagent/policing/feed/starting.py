@@ -3,7 +3,8 @@
 Rule: the first round takes everything, and others' policies wait for it; so of tenants' large policies it takes what
 fits into START_BYTES (sizes.py) and START_SELECTORS, some seconds' work: first those that were in force before, then
 those of the namespaces that need least. The others follow in slices. What no tenant can write is never among them. Of a
-policy that waits the rules stay that an earlier run had in force (tables/kept.py).
+policy that waits the rules stay that an earlier run had in force (tables/kept.py). Where these cannot be told apart
+(iptables) nothing waits: all of them stay until the first round is ready.
 
 Selectors count by themselves: nf_tables finds a set by walking through all of its table, so twice as many take four
 times as long.
@@ -15,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from cni_calico.model.keys import ResourceKey
+from cni_calico.netfilter.tables import UNRECOGNISED
 from cni_calico.nodeagent.policing.feed.changes import Undecoded
 from cni_calico.nodeagent.policing.feed.sizes import count_selectors, estimate_document
 from cni_calico.nodeagent.policing.gate import listed
@@ -31,6 +33,8 @@ def select_later(changes: Mapping[ResourceKey, Undecoded], chains: NamesChains) 
     if sum(parts.values()) <= 1:
         return {}
     there, costs = frozenset(chains()), dict[str, float]()
+    if UNRECOGNISED in there:
+        return {}
     for key, part in parts.items():
         costs[key.namespace] = costs.get(key.namespace, 0.0) + part
     room, later = 1.0, {}

@@ -8,6 +8,7 @@ from typing import Any
 
 from cni_calico.datastore.interface import Versioned
 from cni_calico.model.keys import ResourceKey
+from cni_calico.netfilter.tables import UNRECOGNISED, UNRECOGNISED_STANDING
 from cni_calico.nodeagent.policing.feed.changes import Undecoded
 from cni_calico.nodeagent.policing.feed.starting import START_SELECTORS, describe_later, select_later
 from cni_calico.nodeagent.policing.tables.naming import policy_chain
@@ -46,6 +47,12 @@ def test_what_was_in_force_goes_first() -> None:
     some = dict([large("a", third + 2), large("b", third), large("c", third + 1)])
     chains = {policy_chain(PolicyId("NetworkPolicy", "p", namespace), ingress=True) for namespace in "ac"}
     assert names(select_later(some, lambda: chains)) == ["b"]
+
+
+def test_nothing_waits_where_no_policy_can_keep_its_rules() -> None:
+    some = dict([large("a", 2 * START_SELECTORS), large("b", 1)])
+    assert names(select_later(some, lambda: {UNRECOGNISED_STANDING})) == ["a"]
+    assert not select_later(some, lambda: {UNRECOGNISED})
 
 
 def test_what_no_tenant_writes_never_waits() -> None:
