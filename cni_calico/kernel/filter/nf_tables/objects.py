@@ -6,7 +6,7 @@ Numbers: linux/netfilter/nf_tables.h.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from cni_calico.kernel.filter.nf_tables.attributes import be32, decode_verdict, number_of, rewritten
 from cni_calico.kernel.filter.nf_tables.expressions import PrintedRule
@@ -79,9 +79,15 @@ def decode_hook(family: str, attributes: dict[int, bytes], *, dormant: bool = Fa
     return BaseHook(name, priority - (1 << 32) if priority >> 31 else priority, kind)
 
 
-def decode_rule(attributes: dict[int, bytes]) -> PrintedRule:
-    listed = list_elements(attributes.get(RULE_EXPRESSIONS, b""))
-    return PrintedRule(b"".join(map(rewritten, listed)), _decode_comment(attributes.get(RULE_USERDATA, b"")))
+def rewritten_list(payload: bytes) -> bytes:
+    """All expressions of a rule. Raises KernelError."""
+    return b"".join(map(rewritten, list_elements(payload)))
+
+
+def decode_rule(attributes: dict[int, bytes], rewrite: Callable[[bytes], bytes] = rewritten_list) -> PrintedRule:
+    """``rewrite``: as ``rewritten_list``, for who remembers its results."""
+    comment = _decode_comment(attributes.get(RULE_USERDATA, b""))
+    return PrintedRule(rewrite(attributes.get(RULE_EXPRESSIONS, b"")), comment)
 
 
 def _decode_comment(data: bytes) -> str:

@@ -276,12 +276,17 @@ def print_rule(rule: NftRule, family: str) -> PrintedRule:
     first = rule.tests[0] if rule.tests else None
     if isinstance(first, Unrecognised) and isinstance(first.content, PrintedRule):
         return first.content
-    return PrintedRule(_print_parts(rule, family), _cut(rule.comment))
+    return PrintedRule(_print_parts(rule, family, {}), _cut(rule.comment))
 
 
-def _print_parts(rule: NftRule, family: str) -> bytes:
-    parts = (*rule.tests, *rule.actions)
-    return b"".join([_encoded(part, family if isinstance(part, _OF_A_FAMILY) else "") for part in parts])
+def _print_parts(rule: NftRule, family: str, printed: dict[int, bytes]) -> bytes:
+    found = []
+    for part in (*rule.tests, *rule.actions):
+        text = printed.get(id(part))
+        if text is None:
+            text = printed[id(part)] = _encoded(part, family if isinstance(part, _OF_A_FAMILY) else "")
+        found.append(text)
+    return b"".join(found)
 
 
 def _cut(comment: str) -> str:
@@ -292,25 +297,35 @@ def _cut(comment: str) -> str:
     return data[:COMMENT_CHARACTERS].decode(errors="ignore")
 
 
-def are_printed(rules: Sequence[NftRule], there: Sequence[PrintedRule], family: str) -> bool:
-    """Whether the kernel has exactly these rules."""
-    return len(rules) == len(there) and all(_is_printed(*both, family) for both in zip(rules, there, strict=True))
+def are_printed(
+    rules: Sequence[NftRule], there: Sequence[PrintedRule], family: str, printed: dict[int, bytes] | None = None
+) -> bool:
+    """Whether the kernel has exactly these rules. ``printed``: by identity, what parts of rules have been printed as
+    for this family; their owner keeps them while it is used.
+    """
+    if len(rules) != len(there):
+        return False
+    printed = {} if printed is None else printed
+    return all(_is_printed(*both, family, printed) for both in zip(rules, there, strict=True))
 
 
-def _is_printed(rule: NftRule, there: PrintedRule, family: str) -> bool:
+def _is_printed(rule: NftRule, there: PrintedRule, family: str, printed: dict[int, bytes]) -> bool:
     if _is_unrecognised(rule):
         return rule == _unrecognised(there)
-    return there.expressions == _print_parts(rule, family) and there.comment == _cut(rule.comment)
+    return there.expressions == _print_parts(rule, family, printed) and there.comment == _cut(rule.comment)
 
 
 def recognise(
-    there: Sequence[PrintedRule], candidates: Iterable[tuple[NftRule, ...]], family: str
+    there: Sequence[PrintedRule],
+    candidates: Iterable[tuple[NftRule, ...]],
+    family: str,
+    printed: dict[int, bytes] | None = None,
 ) -> tuple[NftRule, ...]:
     """The first of ``candidates`` that the kernel has; if it has none of them, rules that equal none of ours. What was
-    not recognised before is no candidate: it may be what is wanted now.
+    not recognised before is no candidate: it may be what is wanted now. ``printed``: as for ``are_printed``.
     """
     for rules in candidates:
-        if are_printed(rules, there, family) and not any(map(_is_unrecognised, rules[:1])):
+        if are_printed(rules, there, family, printed) and not any(map(_is_unrecognised, rules[:1])):
             return rules
     return tuple(map(_unrecognised, there))
 

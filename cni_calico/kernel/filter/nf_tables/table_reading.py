@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from errno import EFBIG, ENOENT
+from functools import lru_cache
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import DeadlineExceeded, KernelError
@@ -31,6 +32,7 @@ from cni_calico.kernel.filter.nf_tables.objects import (
     is_dormant,
     join_intervals,
     key_of,
+    rewritten_list,
 )
 from cni_calico.kernel.filter.nf_tables.printer import recognise
 from cni_calico.kernel.netlink import wire
@@ -41,6 +43,7 @@ from cni_calico.netfilter.tables import NftChain, NftSet, NftTable, TableId
 READ_S = 20.0  # for one table
 READ_BYTES = 12 << 20  # of a table that should be empty: some 30,000 rules, about a second
 _RULE_BYTES, _ELEMENT_BYTES = 1500, 200  # twice what usual ones take
+_REMEMBERED = 2048  # rules of different text, while one table is read: many policies have the same ones
 
 
 def read_bounded(table: TableId, deadline: Deadline, likes: Sequence[NftTable]) -> NftTable | None:
@@ -83,7 +86,8 @@ def _read_all(
     replies = ask_for(netlink, table, doing, deadline)
     if not replies:
         return None
-    mine, left = text(TABLE_NAME, table.name), max(map(most_bytes_of, likes), default=READ_BYTES)
+    mine, its_name = text(TABLE_NAME, table.name), table.name.encode() + b"\0"
+    left = max(map(most_bytes_of, likes), default=READ_BYTES)
     found = NftTable(table.family, table.name)
     dormant = any(is_dormant(wire.attributes(reply, GENERAL_BYTES)) for reply in replies)
 
@@ -94,7 +98,7 @@ def _read_all(
         for reply in replies:
             deadline.require(doing)  # to decode a rule takes longer than to read it
             attributes = wire.attributes(reply, GENERAL_BYTES)
-            if wire.name(attributes.get(TABLE_NAME)) == table.name:  # old kernels do not filter
+            if attributes.get(TABLE_NAME) == its_name:  # old kernels do not filter
                 yield attributes
 
     for attributes in listed(GETSET, mine):
@@ -102,14 +106,16 @@ def _read_all(
         found.sets[spec.name] = spec
     for spec in found.sets.values():
         _read_elements(found, spec, listed(GETSETELEM, mine + text(ELEM_SET, spec.name)))
-    rules: dict[str, list[PrintedRule]] = {}
+    rules: dict[bytes, list[PrintedRule]] = {}
+    rewrite, printed = lru_cache(_REMEMBERED)(rewritten_list), dict[int, bytes]()
     for attributes in listed(GETRULE, mine):
-        rules.setdefault(wire.name(attributes.get(RULE_CHAIN)), []).append(decode_rule(attributes))
+        rules.setdefault(attributes.get(RULE_CHAIN, b""), []).append(decode_rule(attributes, rewrite))
     for attributes in listed(GETCHAIN, b""):
         name = wire.name(attributes.get(CHAIN_NAME))
         hook = decode_hook(table.family, attributes, dormant=dormant)
         candidates = (like.chains[name].rules for like in likes if name in like.chains)
-        found.chains[name] = NftChain(name, recognise(rules.get(name, ()), candidates, table.family), hook)
+        there = rules.get(attributes.get(CHAIN_NAME, b""), ())
+        found.chains[name] = NftChain(name, recognise(there, candidates, table.family, printed), hook)
     return found
 
 

@@ -45,7 +45,10 @@ def _weigh_parts(part: Any, depth: int) -> int:
         parts = part.values()
     if depth:
         for one in parts:
-            found += len(one) // _CHARACTERS if isinstance(one, str) else _weigh_parts(one, depth - 1)
+            if isinstance(one, str):
+                found += len(one) // _CHARACTERS
+            elif isinstance(one, list | dict):
+                found += _weigh_parts(one, depth - 1)
     return found
 
 
