@@ -81,10 +81,14 @@ class Applier:
         """The monitor reported changes of these kinds."""
         self._look.update(part.name for part in self._parts if part.wants(changed))
 
-    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, *, full: bool) -> Pass:
-        """Apply everything once. ``full`` also compares what the monitor does not report."""
+    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, *, full: bool, only: str = "") -> Pass:
+        """Apply everything once, or what ``only`` this part maintains. ``full`` also compares what the monitor does not
+        report.
+        """
         done = Pass()
         for part in self._parts:
+            if only not in ("", part.name):
+                continue
             try:
                 part.apply(desired, felix, deadline, done, full or part.name in self._look)
                 self._look.discard(part.name)

@@ -40,11 +40,11 @@ class PartsLater:
         if self._applier is not None:
             self._applier.notice(changed)
 
-    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, *, full: bool) -> Pass:
+    def apply(self, desired: Desired, felix: FelixSettings, deadline: Deadline, *, full: bool, only: str = "") -> Pass:
         """As the Applier's."""
         if self._applier is None:
             self._applier = self._made()
-        return self._applier.apply(desired, felix, deadline, full=full)
+        return self._applier.apply(desired, felix, deadline, full=full, only=only)
 
     def _made(self) -> Applier:
         from cni_calico.nodeagent.dataplane.apply import Applier, data_plane

@@ -32,6 +32,7 @@ from cni_calico.nodeagent.bgp.facts import BIRD_MAKES_ROUTES
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.configurations import Scoped
 from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
+from cni_calico.nodeagent.dataplane.changed_limits import ChangedLimits
 from cni_calico.nodeagent.dataplane.desired import (
     Desired,
     desired_state,
@@ -147,10 +148,16 @@ class DataplaneLoop:
         settings = self._context.settings
         bell = hang_bell(f"{settings.run_dir}/{FORWARD_BELL}")
         self._monitor = Monitor(TABLE, DEVICES, (*GUARDS, FLOATING), bell)
+        record_changed = threading.Event()
+
+        def on_change() -> None:
+            record_changed.set()
+            self.wake()
+
         sources = Sources(
             self._context.followed,
             self.node,
-            self._monitor.wake,
+            on_change,
             use_pod_cidr=settings.use_pod_cidr,
             brief=self._context.is_kubernetes_datastore,
             routed=self._makes_routes,
@@ -160,6 +167,7 @@ class DataplaneLoop:
             floating=self._has_floating,
         )
         parts = PartsLater(self._context, self._engine.standing)
+        limits = ChangedLimits(record_changed, sources.local_endpoints, parts, self._log)
         if self._context.kubernetes is not None:
             from cni_calico.nodeagent.dataplane.policy_count import start_counting
 
@@ -178,8 +186,11 @@ class DataplaneLoop:
                     if not self._schedule.has_begun and self._context.decided is not None:
                         self._context.decided.wait(FIRST_PASS_S)
                     used = time.thread_time()
-                    self._pass(sources, parts)
-                    stopping.wait(self._schedule.pause_s(time.monotonic(), time.thread_time() - used))
+                    limits.bring_changed()
+                    self._pass(sources, parts, limits)
+                    pause_s = self._schedule.pause_s(time.monotonic(), time.thread_time() - used)
+                    if limits.rest(pause_s, stopping):
+                        self.wake()
                 self._tell(sources)
         finally:
             sources.stop()
@@ -216,13 +227,14 @@ class DataplaneLoop:
 
     # -- one pass -----------------------------------------------------------------------------------------------------
 
-    def _pass(self, sources: Sources, parts: PartsLater) -> None:
+    def _pass(self, sources: Sources, parts: PartsLater, limits: ChangedLimits) -> None:
         begun = time.monotonic()
         full = self._schedule.is_full(begun)
         deadline = Deadline.after(PASS_S)
         backend = self._context.settings.backend
         snapshot = self.in_use = sources.snapshot()
         felix = self._parameters(snapshot)
+        limits.passed()
         if not felix.internal_driver:
             self._leave_alone(snapshot, felix, begun)
             return
@@ -243,6 +255,7 @@ class DataplaneLoop:
             self._note_tunnels(snapshot, felix, self._desired, interfaces, deadline)
             self._desired, waiting = self._held.select(self._desired, up, self.ports, self._engine.standing(), begun)
             done = parts.apply(self._desired, felix, deadline, full=full)
+            limits.passed(snapshot.endpoints, (self._desired, felix), done.limits_left)
             there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
             self.ports = self._read_ports(self._desired, there.union(self._desired.devices), deadline)
             done.pending += waiting + ways.pending

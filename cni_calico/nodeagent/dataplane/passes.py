@@ -24,6 +24,7 @@ class Pass:
     ``public_keys``: by family, what the Node is to say of WireGuard's key, b"": nothing; others are left as they are.
     ``awaits``: by family, the nodes that have not followed a new key of this node's yet.
     ``encryption``: by family, what the status says of it (encryption/told.py).
+    ``limits_left``: how many limits of bandwidth are left for a further look, which is due at once.
     ``unrouted``: the networks whose plain routes could not be changed; None: it is not known which.
     """
 
@@ -36,6 +37,7 @@ class Pass:
     public_keys: dict[int, bytes] = field(default_factory=dict)
     awaits: dict[int, tuple[str, ...]] = field(default_factory=dict)
     encryption: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    limits_left: int = 0
     unrouted: frozenset[Network] | None = None
 
 

@@ -35,7 +35,7 @@ from cni_calico.model.documents.codec import (
 )
 from cni_calico.model.keys import Key, ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.kubernetes.flannel import FLANNEL
-from cni_calico.model.resources import Address, IPPool, Network, Node
+from cni_calico.model.resources import Address, IPPool, Network, Node, WorkloadEndpoint
 from cni_calico.model.validation.ipam import check_pool
 from cni_calico.model.validation.report import Report
 from cni_calico.nodeagent.context.configurations import Scoped, select_scoped, spec_of
@@ -182,6 +182,11 @@ class Sources:
         pod = pod_of(item)
         return LocalEndpoint(decode_endpoint(item.key, item.value), pod is not None and is_claimed(pod))
 
+    def local_endpoints(self) -> dict[Key, WorkloadEndpoint]:
+        """Those of this node, as they are now. Which of their addresses count is not decided."""
+        found = self._kept.records(self._endpoints).items()
+        return {key: endpoint.record for key, endpoint in found if endpoint is not None}
+
     @property
     def begun(self) -> bool:
         """Whether everything but IPAM's records has been read once."""
@@ -210,8 +215,7 @@ class Sources:
 
     def _settle_floating(self, pools: Sequence[IPPool], felix: FelixParts) -> None:
         """Ask IPAM about floating IPs, if there are any. Only the first pass waits for the answer."""
-        endpoints = [each.record for each in self._kept.records(self._endpoints).values() if each is not None]
-        asking = [each for each in endpoints if each.ip_nats]
+        asking = [each for each in self.local_endpoints().values() if each.ip_nats]
         if not asking and self._floating_holders is None:
             return
         enabled = bool(asking) and self._floating(felix)

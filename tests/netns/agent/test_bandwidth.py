@@ -23,7 +23,9 @@ from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.dataplane.bandwidth import desired_bandwidth, device_name
 from cni_calico.nodeagent.dataplane.desired import Desired
+from cni_calico.nodeagent.dataplane.parts import bandwidth
 from cni_calico.nodeagent.dataplane.parts.bandwidth import Bandwidth
+from cni_calico.nodeagent.dataplane.pass_schedule import PassSchedule
 from cni_calico.nodeagent.dataplane.passes import Pass
 from tests.deadlines import until
 from tests.netns.agents import Running, Store, key_of, running
@@ -375,6 +377,72 @@ def test_a_change_asks_for_nothing_of_other_workloads() -> None:
             assert tbf(host, "cali1")["rate"] == tbf(host, device_name("cali1"))["rate"] == MBIT // 8
     (few, *changes), (many, *changes_of_many) = found
     assert many == few + 4 and changes == changes_of_many and changes[0] < few + 2
+
+
+def _pieces() -> list[tuple[list[str], int]]:
+    """Of each look: the interfaces whose limit it set, and how many it left."""
+    known = {"ingressBandwidth": MBIT}
+    subprocess.run(["ip", "link", "add", "cali9", "type", "veth", "peer", "name", "peer9"], check=True)
+    present, found, part = {"cali9": replace(POD, interface_name="cali9", qos_controls=known)}, [], Bandwidth()
+
+    def look() -> int:
+        done = Pass()
+        wanted = desired_bandwidth(present, read_interfaces(Deadline.after(30)))[0]
+        part.apply(Desired(bandwidth=wanted), parse_felix({}).settings, Deadline.after(30), done, full=False)
+        found.append(([text.split()[2] for text in done.changed], done.limits_left))
+        return done.limits_left
+
+    look()
+    subprocess.run(["ip", "link", "add", "cali8", "type", "veth", "peer", "name", "peer8"], check=True)
+    for i in range(5):
+        subprocess.run(["ip", "link", "add", f"cali{i}", "type", "veth", "peer", "name", f"peer{i}"], check=True)
+        present[f"cali{i}"] = replace(POD, interface_name=f"cali{i}", qos_controls=known)
+    look()
+    present["cali9"] = replace(present["cali9"], qos_controls={"ingressBandwidth": 2 * MBIT})
+    present["cali8"] = replace(present["cali9"], interface_name="cali8")
+    while look():
+        pass
+    look()
+    return found
+
+
+def test_a_changed_limit_comes_before_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As does a first one of a pod that is older than they are."""
+    monkeypatch.setattr(bandwidth, "PIECE", 2)
+    with namespace("host") as host:
+        found = host.call(_pieces)
+    looks = [["cali9"], ["cali0", "cali1"], ["cali9", "cali8"], ["cali2", "cali3"], ["cali4"], []]
+    assert found == list(zip(looks, [0, 3, 3, 1, 0, 0], strict=True))
+
+
+def test_a_changed_limit_waits_for_no_rest(
+    host_n1: Namespace, limited_pod: Namespace, limits: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After passes that have worked for long there is a rest; here for good, which another workload's route shows."""
+    asked, rests, usual = tmp_path / "asked", tmp_path / "rests", PassSchedule.pause_s
+
+    def pause_s(schedule: PassSchedule, now: float, used_s: float) -> float:
+        if not asked.exists():
+            return usual(schedule, now, used_s)
+        rests.touch()
+        return 3600
+
+    monkeypatch.setattr(PassSchedule, "pause_s", pause_s)
+    host_n1.do("link", "add", "calib", "type", "veth", "peer", "name", "other")
+    host_n1.do("link", "set", "calib", "up")
+    with running(host_n1, limits, "n1", tmp_path / "n1"):
+        ask(limits, ingressBandwidth=50 * MBIT)
+        until_limited(host_n1, 50 * MBIT, 0)
+        asked.touch()
+        host_n1.do("addr", "add", "192.0.2.7/32", "dev", "lo")  # which is a reason for a pass
+        until(rests.exists, "the last pass", 30)
+        limits.put(workload("w2", "calib", "10.65.1.6/32"))
+        for rate in (60, 70):
+            ask(limits, ingressBandwidth=rate * MBIT, egressBandwidth=rate * MBIT)
+            until_limited(host_n1, rate * MBIT, rate * MBIT)
+        ask(limits)
+        until(lambda: host_n1.link(DEVICE) is None and rates(host_n1) == (0, 0), "no limit is left", 30)
+        assert not host_n1.ip("route", "show", "10.65.1.6")
 
 
 FAILURES = "netlink.link-create:after:1:fail,netlink.qdisc-set:after:1:fail,netlink.filter-add:before:1:fail"

@@ -3,6 +3,7 @@
 Rule: an interface with a limit gets ours, whoever else shaped it; one without is left to others, except for what this
 agent set itself, and devices with our names, of which none stays that no limit wants. A change is looked at by itself:
 each question to the kernel waits for whoever holds its lock of links, and filters are asked for interface by interface.
+No more than PIECE limits are set at once, those that were others before first: a changed one waits for no 250 new ones.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cni_calico.nodeagent.dataplane.passes import Pass
 
 _OTHERS_DEVICES = (DEVICE_PREFIX, "bwp")  # the bandwidth plugin's
 _UNSHAPED = LinkShaping()
+PIECE = 64  # interfaces; some 40 ms of a processor
 
 
 class Bandwidth:
@@ -33,6 +35,7 @@ class Bandwidth:
 
     def __init__(self) -> None:
         self._settled: DesiredBandwidth | None = NO_LIMITS  # None: not known
+        self._brought: dict[str, Shaping] = {}  # of the interfaces that are known to have it
         self._limited: dict[str, TokenBucket] = {}  # what this agent has limited interfaces to
 
     def wants(self, changed: Collection[str]) -> bool:
@@ -42,20 +45,29 @@ class Bandwidth:
         asked = desired.bandwidth
         if asked == self._settled and (not full or asked == NO_LIMITS):
             return
-        brought = {} if full or self._settled is None else self._settled.wanted
-        changed = {name: shaping for name, shaping in asked.wanted.items() if brought.get(name) != shaping}
-        self._settled = None
+        before, self._settled, self._brought = self._brought, None, {}
+        known = {} if full else {name: shaping for name, shaping in before.items() if asked.wanted.get(name) == shaping}
+        # the others in the order of their indexes: who has been there for longer comes before new ones
+        changed = sorted(asked.wanted.keys() - known.keys(), key=lambda n: (n not in before, asked.wanted[n].index))
         failures = len(done.failed)
         with Shaper(deadline) as shaper:
-            held = shaper.read([name for name, shaping in changed.items() if shaping.egress])
-            for name, shaping in changed.items():
+            held = shaper.read([name for name in changed if asked.wanted[name].egress])
+            left = PIECE
+            for at, name in enumerate(changed):
+                if not left:
+                    done.limits_left = len(changed) - at
+                    break
+                said = len(done.changed)
                 try:
-                    self._bring(shaper, name, shaping, held, done)
+                    self._bring(shaper, name, asked.wanted[name], held, done)
+                    known[name] = asked.wanted[name]
                 except KernelError as e:
                     done.failed.append(str(e))
+                left -= len(done.changed) > said
             if not desired.additive:
                 self._remove(shaper, asked, held, done)
-        if len(done.failed) == failures:
+        self._brought = known
+        if len(done.failed) == failures and not done.limits_left:
             self._settled = asked
 
     def _bring(self, shaper: Shaper, name: str, shaping: Shaping, held: dict[str, LinkShaping], done: Pass) -> None:
