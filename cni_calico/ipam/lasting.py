@@ -195,13 +195,14 @@ class LastingAddresses:
 
     def leave(self, handle_id: str, namespace: str, pod: str, deadline: Deadline, *, is_over: bool) -> bool:
         """Take a pod's name out. With ``is_over`` (nobody of this identity will come again) addresses without an owner
-        are released. Returns whether the handle is gone.
+        are released, and what the handle counts although its block does not have it any more: an earlier call may have
+        died between the two. Returns whether the handle is gone.
         """
 
         def change(address: Address, owners: AddressOwners) -> AddressOwners:
             return owners.without(lambda owner: is_pod(owner, namespace, pod))
 
-        return not self._change(handle_id, change, deadline, release=lambda address: is_over)
+        return not self._change(handle_id, change, deadline, release=lambda address: is_over, recount=is_over)
 
     def release(
         self, handle_id: str, address: Address, is_expected: Callable[[AddressOwners], bool], deadline: Deadline
@@ -236,9 +237,11 @@ class LastingAddresses:
         deadline: Deadline,
         *,
         release: Callable[[Address], bool] = lambda address: False,
+        recount: bool = False,
     ) -> dict[Address, tuple[Network, AddressOwners]]:
         """Write the changed owners of everything that the handle holds, block by block; what ``release`` names, and
-        has no owner after the change, is released with the same write. Returns what is there afterwards.
+        has no owner after the change, is released with the same write. ``recount``: the handle counts no more than that
+        afterwards. Returns what is there then.
         """
         ledger = self._allocator.ledger(deadline)
         done: dict[Address, tuple[Network, AddressOwners]] = {}
@@ -246,12 +249,19 @@ class LastingAddresses:
         cidrs = () if handle is None else tuple(handle.blocks)
         ledger.load_blocks(cidrs)
         for cidr in cidrs:
-            done |= self._change_block(ledger, cidr, handle_id, change, release)
+            done |= self._change_block(ledger, cidr, handle_id, change, release, recount=recount)
         leave_emptied(ledger, cidrs, self._allocator.clock())
         return done
 
     def _change_block(
-        self, ledger: Ledger, cidr: Network, handle_id: str, change: OwnersChange, release: Callable[[Address], bool]
+        self,
+        ledger: Ledger,
+        cidr: Network,
+        handle_id: str,
+        change: OwnersChange,
+        release: Callable[[Address], bool],
+        *,
+        recount: bool,
     ) -> dict[Address, tuple[Network, AddressOwners]]:
         is_releasing = False  # from the first attempt on: without transactions it may have been carried out in part
         while True:
@@ -266,11 +276,13 @@ class LastingAddresses:
                 if ledger.apply([Step(BlockKey(cidr), next_write(replace_owners(block, changed)))]) and not free:
                     return there
                 continue
-            is_releasing = is_releasing or bool(free)
+            handle = ledger.handle(handle_id)
+            is_overcounted = recount and handle is not None and handle.blocks.get(cidr, 0) > len(before)
+            is_releasing = is_releasing or bool(free) or is_overcounted
             if not is_releasing:
                 return there
             give = Give(handle_id, before.keys() - free)
-            if ledger.apply(plan_batch({cidr: block}, {handle_id: ledger.handle(handle_id)}, (give,)).steps):
+            if ledger.apply(plan_batch({cidr: block}, {handle_id: handle}, (give,)).steps):
                 return there
 
 
