@@ -84,3 +84,38 @@ def test_a_policy_follows_the_containers_label(trixie: Machine) -> None:
     until(lambda: fetch(trixie, address(), 80) == "hello", "no policy selects it", 90, pause_s=0.3)
     trixie.run("podman", "rm", "-f", "-t", "0", "web", "client")
     assert "0 problems" in trixie.calicoctl("ipam", "check").stdout
+
+
+def addresses(host: Machine, name: str, network: str) -> set[str]:
+    """Those of a container, of both families."""
+    [found] = json.loads(host.run("podman", "inspect", name).stdout)
+    joined = found["NetworkSettings"]["Networks"][network]
+    return {joined["IPAddress"], joined["GlobalIPv6Address"]} - {""}
+
+
+def test_a_named_container_keeps_its_address(trixie: Machine) -> None:
+    """docs/kubevirt.md: removed and made again by its name, until somebody releases the address."""
+    trixie.calicoctl("node", "init", "--datastore", "local", "--cidr", "10.65.0.0/16", "--cidr", "fd65::/48")
+    options = ("--driver", "calico", "--ipv6", "-o", "sticky_addresses=true")
+    trixie.run("podman", "network", "create", *options, "pods")
+    run = (*RUN[:4], "pods", *RUN[5:])
+
+    def made(name: str, *more: str) -> set[str]:
+        trixie.run(*run, *more, "--name", name, "box", "sleep", "1000")
+        return addresses(trixie, name, "pods")
+
+    first = made("web")
+    assert len(first) == 2
+    trixie.run("podman", "rm", "-f", "-t", "0", "web")
+    assert made("db").isdisjoint(first), "nobody else gets it meanwhile"
+    assert made("web") == first
+    assert made("web", "--replace") == first
+    trixie.run("podman", "restart", "-t", "0", "web")
+    assert addresses(trixie, "web", "pods") == first
+    trixie.run("podman", "rm", "-f", "-t", "0", "web", "db")
+    assert "0 problems" in trixie.calicoctl("ipam", "check").stdout
+    for address in first:
+        trixie.calicoctl("ipam", "release", f"--ip={address}")
+    assert made("web").isdisjoint(first), "it was released"
+    trixie.run("podman", "rm", "-f", "-t", "0", "web")
+    assert "0 problems" in trixie.calicoctl("ipam", "check").stdout
