@@ -1,14 +1,15 @@
 """A virtual machine moves between two nodes and back, while a pod on a third one talks to it.
 
-Everything is as in a cluster: three frozen ``calico-node run`` with the rights of the manifests, BIRD or VXLAN, the CNI
-plugin, KubeVirt's objects at a real API server. Only the hypervisor is missing: the guest is a network namespace. What
-the machine's absence took is printed ("-s").
+Everything is as in a cluster: three frozen ``calico-node run`` with the rights of the manifests, BIRD or VXLAN, a relay
+or none, the CNI plugin, KubeVirt's objects at a real API server. Only the hypervisor is missing: the guest is a network
+namespace. What the machine's absence took is printed ("-s").
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -25,7 +26,9 @@ from tests.e2e.kubernetes.cluster import Cluster
 from tests.e2e.kubernetes.guests import Client, Guest, client_of, guest_of
 from tests.e2e.kubernetes.kubevirt import Machines, kubevirt
 from tests.e2e.kubernetes.node import Relay
+from tests.e2e.kubernetes.programs import RelayProcess
 from tests.e2e.kubernetes.roles import with_agent_roles, with_plugin_role
+from tests.e2e.relays import make_certificates
 from tests.fixtures.kubernetes import NAMESPACE
 from tests.netns.agents import Store
 from tests.netns.bird.cluster import Lab, make_lab
@@ -48,6 +51,7 @@ WAYS = {
     "bgp": {"CALICO_NETWORKING_BACKEND": "bird", "CALICO_IPV4POOL_VXLAN": "Never"},
     "vxlan": {"CALICO_NETWORKING_BACKEND": "vxlan", "CALICO_IPV4POOL_VXLAN": "Always"},
 }
+WAYS["vxlan by a relay"] = WAYS["vxlan"]  # which has neither migrations nor all of a block
 POLICY = {
     "apiVersion": "networking.k8s.io/v1",
     "kind": "NetworkPolicy",
@@ -77,7 +81,10 @@ class KubeStore(Store):
 class KubeNodes:
     """Nodes of one subnet."""
 
-    def __init__(self, lab: Lab, kube: Cluster, root: Path, bundle: Path, environ: dict[str, str]) -> None:
+    def __init__(
+        self, lab: Lab, kube: Cluster, root: Path, bundle: Path, environ: dict[str, str], ports: Sequence[int]
+    ) -> None:
+        """``ports`` of this host are theirs, too, on their own loopback."""
         self.lab, self.kube, self.machines = lab, kube, Machines(kube, NAMESPACE)
         self.nodes: dict[str, Node] = {}
         self.count = count(1)
@@ -86,7 +93,8 @@ class KubeNodes:
             ns = lab.namespace(name)
             lab.plug(ns, "eth0", "0", f"10.0.0.{number}/24")
             ns.do("route", "add", "default", "via", "10.0.0.254")
-            lab.stack.callback(Relay(ns, kube.port).close)
+            for port in ports:
+                lab.stack.callback(Relay(ns, port).close)
             more = {**ENVIRON, **POOL, "IP6": "none", **environ}
             node = Node(ns, name, root / name, KubeStore(kube), more=more, bin_dir=bundle)
             self.nodes[name] = node.run()
@@ -125,6 +133,29 @@ class KubeNodes:
         return route["dev"] == device and [route.get("gateway")] == own
 
 
+@contextmanager
+def relayed(kube: Cluster, directory: Path) -> Iterator[tuple[RelayProcess, dict[str, str]]]:
+    """A relay, and what three agents are told of it, each of which has to follow it."""
+    directory.mkdir()
+    make_certificates(directory)
+    relay = RelayProcess(kube, directory)
+    environ = {
+        "FELIX_TYPHAADDR": f"127.0.0.1:{relay.port}",
+        "FELIX_TYPHACAFILE": str(directory / "ca.crt"),
+        "FELIX_TYPHACERTFILE": str(directory / "client.crt"),
+        "FELIX_TYPHAKEYFILE": str(directory / "client.key"),
+        "FELIX_TYPHACN": "typha-server",
+    }
+    try:
+        relay.await_ready()
+        yield relay, environ
+        _, figures = relay.page(relay.metrics, "/metrics")
+        accepted = re.search(r"^typha_connections_accepted(?:_total)? (\d+)", figures, re.MULTILINE)
+        assert accepted and int(accepted[1]) >= 3, figures
+    finally:
+        relay.stop()
+
+
 @pytest.fixture(params=WAYS)
 def kube_nodes(
     request: pytest.FixtureRequest, kube: Cluster, tmp_path: Path, bundle: Path
@@ -139,8 +170,13 @@ def kube_nodes(
         kube.ensure(path, {**felix, "spec": {"liveMigrationRouteConvergenceTime": "3s"}})
         kube.ensure(policies, POLICY)
         stack.callback(kube.request, "DELETE", f"{policies}/clients")
+        ports, environ = [kube.port], dict(WAYS[request.param])
+        if "relay" in request.param:
+            relay, more = stack.enter_context(relayed(kube, tmp_path / "relay"))
+            ports.append(relay.port)
+            environ.update(more)
         lab = stack.enter_context(make_lab(tmp_path))
-        yield KubeNodes(lab, kube, tmp_path, bundle, WAYS[request.param]), request.param
+        yield KubeNodes(lab, kube, tmp_path, bundle, environ, ports), request.param
 
 
 def log_has(node: Node, text: str) -> None:
