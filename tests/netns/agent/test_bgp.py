@@ -337,39 +337,43 @@ def test_one_of_agent_and_bird_makes_a_route(shared: Cluster) -> None:
 
 
 def test_a_floating_ip_moves_from_node_to_node(shared: Cluster) -> None:
-    """It is announced by the node of its pod, whose policies count, and by another as soon as another pod has it."""
+    """In both families it is announced by the node of its pod, whose policies count, and by another as soon as another
+    pod has it.
+    """
     shared.until_all_reach_all(60)
-    external, elsewhere = "198.51.100.5", shared.pods["n2-a"]
-    floating = pool("198.51.100.0/24", node_selector="!all()")
+    external, elsewhere = {4: "198.51.100.5", 6: "2001:db8:100::5"}, shared.pods["n2-a"]
+    floating = [pool(cidr, node_selector="!all()") for cidr in ("198.51.100.0/24", "2001:db8:100::/64")]
     switch = Resource("FelixConfiguration", Metadata("default"), {"floatingIPs": "Enabled"})
     denied = {"selector": "has(floated)", "types": ["Ingress"], "ingress": [{"action": "Deny"}]}
     policy = Resource("GlobalNetworkPolicy", Metadata("closed"), denied)
 
-    def reaches() -> bool:
-        return elsewhere.ns.run("ping", "-c1", "-W1", external, check=False).returncode == 0
+    def reached() -> list[int]:
+        """The families in which it answers."""
+        ping = partial(elsewhere.ns.run, "ping", "-c1", "-W1", check=False)
+        return [version for version, address in external.items() if ping(address).returncode == 0]
 
-    def announced_by() -> list[str]:
-        routes = shared.router.ip("route", "show", "proto", "bird", external)
-        return [route["gateway"] for route in routes]
+    def announced_by() -> list[list[str]]:
+        found = (shared.router.ip(f"-{v}", "route", "show", "proto", "bird", a) for v, a in external.items())
+        return [[route["gateway"] for route in routes] for routes in found]
 
     before = endpoint_documents(shared)
-    shared.store.put(floating, switch)
+    shared.store.put(*floating, switch)
     try:
-        for name, gateway in (("n1", "10.0.0.1"), ("n3", "10.0.1.3")):
+        for name, gateways in (("n1", [["10.0.0.1"], ["fd00::1"]]), ("n3", [["10.0.1.3"], ["fd00:1::3"]])):
             for key, document in endpoint_documents(shared).values():
-                give = external if document["spec"]["node"] == name else ""
+                give = external if document["spec"]["node"] == name else {}
                 shared.store.write(Write.put(key, with_floating(document, give)))
-            until(lambda gateway=gateway: announced_by() == [gateway], f"{name} announces it", 60)
-            until(reaches, f"an answer from {name}", 60)
+            until(lambda gateways=gateways: announced_by() == gateways, f"{name} announces them", 60)
+            until(lambda: reached() == [4, 6], f"answers from {name}", 60)
         shared.store.put(policy)
-        until(lambda: not reaches(), "the policy of the pod", 60)
+        until(lambda: not reached(), "the policy of the pod", 60)
     finally:
         shared.store.remove(key_of(policy))
         for key, document in before.values():
             shared.store.write(Write.put(key, document))
-        for record in (switch, floating):
+        for record in (switch, *floating):
             shared.store.remove(key_of(record))
-    until(lambda: announced_by() == [], "nobody announces it", 60)
+    until(lambda: announced_by() == [[], []], "nobody announces them", 60)
 
 
 def nested_router(endpoint: Mapping[str, Any]) -> str:
@@ -481,12 +485,12 @@ def endpoint_documents(cluster: Cluster) -> dict[str, tuple[ResourceKey, dict[st
     return found
 
 
-def with_floating(document: dict[str, Any], external: str) -> dict[str, Any]:
-    """An endpoint with a label and this floating IP, or without both."""
+def with_floating(document: dict[str, Any], external: Mapping[int, str]) -> dict[str, Any]:
+    """An endpoint with a label and these floating IPs by family, or without both."""
     metadata, spec = dict(document["metadata"]), dict(document["spec"])
     metadata["labels"] = {**metadata.get("labels", {}), "floated": "yes"} if external else {}
-    own = next(text.partition("/")[0] for text in spec["ipNetworks"] if ":" not in text)
-    spec["ipNATs"] = [{"internalIP": own, "externalIP": external}] if external else []
+    own = {6 if ":" in text else 4: text.partition("/")[0] for text in spec["ipNetworks"]}
+    spec["ipNATs"] = [{"internalIP": own[v], "externalIP": address} for v, address in external.items()]
     return {**document, "metadata": metadata, "spec": spec}
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.netns
 
 OWN = {4: "10.65.1.5", 6: "fd65::1:5"}
 FLOATING = {4: "192.0.2.50", 6: "2001:db8::50"}
-SECOND = "192.0.2.51"
+SECOND = {4: "192.0.2.51", 6: "2001:db8::51"}
 ASKER = {4: "10.65.1.6", 6: "fd65::1:6"}  # another pod
 OUTSIDE = {4: "10.0.0.9", 6: "fd00::9"}
 GATEWAY = {4: "169.254.1.1", 6: "fe80::1"}
@@ -135,12 +135,14 @@ def told(ns: Namespace, address: str) -> str:
 def translated(ns: Namespace, destination: str) -> int:
     """How many connections to it are tracked."""
 
+    family, attribute = ("ip6", 4) if ":" in destination else ("ip", 2)
+
     def count() -> int:
         with Nfnetlink() as netlink:
             found = 0
-            for payload in netlink.dump(1 << 8 | 1, general("ip"), "list", Deadline.after(5)):
+            for payload in netlink.dump(1 << 8 | 1, general(family), "list", Deadline.after(5)):
                 ip = wire.attributes(wire.attributes(wire.attributes(payload, GENERAL_BYTES)[1])[1])
-                found += ip[2] == ip_address(destination).packed
+                found += ip[attribute] == ip_address(destination).packed
             return found
 
     return int(ns.call(count))
@@ -178,30 +180,49 @@ def test_it_leads_to_the_pod_from_everywhere(
 def test_a_mapping_that_goes_ends_its_connections(
     host_n1: Namespace, floating_pod: Namespace, told_outside: Namespace, floating_store: Store, tmp_path: Path
 ) -> None:
-    """Also one that went while no agent ran; another address of the same pod keeps its own."""
-    floating_store.put(ENABLED, endpoint(FLOATING[4], SECOND))
+    """In both families, also one that went while no agent ran; another address of the same pod keeps its own."""
+
+    def tracked(addresses: dict[int, str]) -> list[int]:
+        return [translated(host_n1, address) for address in addresses.values()]
+
+    def are_routed(addresses: dict[int, str]) -> list[bool]:
+        return [routed(host_n1, address) for address in addresses.values()]
+
+    floating_store.put(ENABLED, endpoint(*FLOATING.values(), *SECOND.values()))
     with running(host_n1, floating_store, "n1", tmp_path / "n1"):
-        until(lambda: routed(host_n1, SECOND), "the route", 60)
+        until(lambda: are_routed(SECOND) == [True, True], "the routes", 60)
         host_n1.set_sysctl("netfilter/nf_conntrack_udp_timeout", "3600")  # none ends by itself
-        for address in (FLOATING[4], SECOND, OWN[4]):
-            told_outside.do("route", "replace", f"{address}/32", "via", "10.0.0.1")
-            told_outside.call(_say, address)
-        assert [translated(host_n1, a) for a in (FLOATING[4], SECOND, OWN[4])] == [1, 1, 1]
-        floating_store.put(endpoint(SECOND))
-        until(lambda: translated(host_n1, FLOATING[4]) == 0, "the connection's end", 60)
-        until(lambda: not routed(host_n1, FLOATING[4]), "the route's end", 60)
-        assert routed(host_n1, SECOND)
-        assert [translated(host_n1, a) for a in (SECOND, OWN[4])] == [1, 1]
+        for addresses in (FLOATING, SECOND, OWN):
+            for version, address in addresses.items():
+                way = ("via", "10.0.0.1") if version == 4 else ("via", "fd00::1")
+                told_outside.do("route", "replace", address, *way)
+                say(told_outside, host_n1, address)
+        floating_store.put(endpoint(*SECOND.values()))
+        until(lambda: tracked(FLOATING) == [0, 0], "the connections' end", 60)
+        until(lambda: are_routed(FLOATING) == [False, False], "the routes' end", 60)
+        assert are_routed(SECOND) == [True, True]
+        assert tracked(SECOND) == tracked(OWN) == [1, 1]
     floating_store.put(endpoint())
     with running(host_n1, floating_store, "n1", tmp_path / "n1"):
-        until(lambda: translated(host_n1, SECOND) == 0, "the end of one whose mapping went meanwhile", 60)
-        assert translated(host_n1, OWN[4]) == 1
+        until(lambda: tracked(SECOND) == [0, 0], "the end of those whose mapping went meanwhile", 60)
+        assert tracked(OWN) == [1, 1]
         assert "calico-floating" not in host_n1.run("nft", "list", "tables").stdout
 
 
 def _say(address: str) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as s:
+        s.bind(("", PORT))
         s.sendto(b"x", (address, PORT))
+
+
+def say(ns: Namespace, host: Namespace, address: str) -> None:
+    """Send one until the host tracks it; always from the same port, so that all are one connection."""
+
+    def is_tracked() -> bool:
+        ns.call(_say, address)
+        return translated(host, address) == 1
+
+    until(is_tracked, f"{address} is tracked", 60)
 
 
 @pytest.mark.slow
@@ -238,8 +259,7 @@ def test_what_ipam_gave_to_somebody_is_not_taken(
         assert any("10.65.9.0 of default/" in text and "IPAM gave it to" in text for text in agent.status()["problems"])
         told_outside.do("route", "add", f"{inside}/32", "via", "10.0.0.1")
         host_n1.set_sysctl("netfilter/nf_conntrack_udp_timeout", "3600")  # none ends by itself
-        told_outside.call(_say, inside)
-        assert translated(host_n1, inside) == 1
+        say(told_outside, host_n1, inside)
     with running(host_n1, floating_store, "n1", tmp_path / "again") as agent:
         assert routed(host_n1, inside) and translated(host_n1, inside) == 1
         assert "floating IPs of IPv4: none" not in agent.log()
