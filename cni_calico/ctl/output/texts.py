@@ -15,14 +15,59 @@ def render_json(value: Any) -> str:
 
 def render_yaml(value: Any) -> str:
     """YAML with sorted keys; repeated values are written in full instead of as anchors, which not every reader of
-    manifests supports.
+    manifests supports. ``value`` consists of JSON's types; raises RepresenterError for a scalar of another one.
+
+    PyYAML's ``dump`` makes a node of each scalar and asks twice what it would be read as; here that is asked once for
+    all that are equal, and libyaml, which knows the rules of quoting, gets the events: a quarter of the time.
     """
     if value is None:
         return "null\n"
+    from io import StringIO
+
     import yaml  # imported only if it is needed: that takes a while
+    from yaml import events
 
-    class Plain(yaml.CSafeDumper):
-        def ignore_aliases(self, data: object) -> bool:
-            return True
+    text = StringIO()
+    dumper: Any = yaml.CSafeDumper(text, allow_unicode=True)
+    emit, represent, resolve = dumper.emit, dumper.represent_data, dumper.resolve
+    ends = events.MappingEndEvent(), events.SequenceEndEvent()
+    mapping = events.MappingStartEvent(None, None, True, flow_style=False)
+    sequence = events.SequenceStartEvent(None, None, True, flow_style=False)
+    known: dict[tuple[type, Any], Any] = {}
 
-    return yaml.dump(value, Dumper=Plain, default_flow_style=False, sort_keys=True, allow_unicode=True)
+    def scalar(one: Any) -> Any:
+        if (event := known.get((one.__class__, one))) is not None:
+            return event
+        node = represent(one)
+        implicit = tuple(
+            resolve(yaml.ScalarNode, node.value, form) == node.tag for form in ((True, False), (False, True))
+        )
+        event = events.ScalarEvent(None, node.tag, implicit, node.value, style=node.style)
+        if one.__class__ is not float:  # 0.0 equals -0.0
+            known[one.__class__, one] = event
+        return event
+
+    def write(one: Any) -> None:
+        if isinstance(one, dict):
+            emit(mapping)
+            for key in sorted(one):
+                emit(scalar(key))
+                write(one[key])
+            emit(ends[0])
+        elif isinstance(one, list | tuple):
+            emit(sequence)
+            for item in one:
+                write(item)
+            emit(ends[1])
+        else:
+            emit(scalar(one))
+
+    try:
+        dumper.open()
+        emit(events.DocumentStartEvent(explicit=False))
+        write(value)
+        emit(events.DocumentEndEvent(explicit=False))
+        dumper.close()
+    finally:
+        dumper.dispose()
+    return text.getvalue()
