@@ -21,7 +21,7 @@ from typing import TypeGuard
 
 SHARED = "_expanded"  # the name under which a module finds cni_calico.expanded
 KNOWN_OPTIONS = {"frozen", "slots", "order", "eq", "weakref_slot"}
-KNOWN_FIELD_OPTIONS = {"default", "default_factory", "repr", "compare"}
+KNOWN_FIELD_OPTIONS = {"default", "default_factory", "init", "repr", "compare"}
 # methods that a dataclass makes, calls or takes into account
 SPECIAL = {f"__{name}__" for name in ("init", "post_init", "repr", "eq", "hash", "lt", "le", "gt", "ge", "setattr")}
 SPECIAL |= {f"__{name}__" for name in ("delattr", "getstate", "setstate", "init_subclass", "class_getitem")}
@@ -37,13 +37,14 @@ COMPARISONS = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 
 @dataclass(frozen=True)
 class Column:
-    """A field: ``default`` and ``factory`` are expressions, "" if there is none."""
+    """A field: ``default`` and ``factory`` are expressions, "" if there is none; ``given``: it is a parameter."""
 
     name: str
     default: str = ""
     factory: str = ""
     shown: bool = True
     compared: bool = True
+    given: bool = True
 
 
 def inherited(sources: Iterable[str]) -> frozenset[str]:
@@ -134,13 +135,16 @@ def _column(name: str, item: ast.AnnAssign) -> Column | None:
     given = {k.arg or "": k.value for k in value.keywords}
     if function != "field" or value.args or not given.keys() <= KNOWN_FIELD_OPTIONS:
         return None
-    flags = {key: _constant(given[key]) for key in ("repr", "compare") if key in given}
+    flags = {key: _constant(given[key]) for key in ("init", "repr", "compare") if key in given}
+    if not flags.get("init", True) and given.keys().isdisjoint(("default", "default_factory")):
+        return None
     return Column(
         name,
         default=ast.unparse(given["default"]) if "default" in given else "",
         factory=ast.unparse(given["default_factory"]) if "default_factory" in given else "",
         shown=flags.get("repr", True),
         compared=flags.get("compare", True),
+        given=flags.get("init", True),
     )
 
 
@@ -168,7 +172,7 @@ def _write_out(node: ast.ClassDef, options: dict[str, bool], columns: list[Colum
 def _class_lines(options: dict[str, bool], columns: list[Column]) -> Iterator[str]:
     names = tuple(c.name for c in columns)
     frozen, slots = options.get("frozen", False), options.get("slots", False)
-    yield f"__match_args__ = {names!r}"
+    yield f"__match_args__ = {tuple(c.name for c in columns if c.given)!r}"
     if slots:
         yield f"__slots__ = {(*names, '__weakref__') if options.get('weakref_slot', False) else names!r}"
     else:  # a default stays in the class
@@ -198,7 +202,7 @@ def _comparing_lines(frozen: bool, order: bool, columns: list[Column]) -> Iterat
 
 def _init_lines(frozen: bool, columns: list[Column]) -> Iterator[str]:
     parameters = ["self"]
-    for column in columns:
+    for column in [c for c in columns if c.given]:
         default = f"{SHARED}.MISSING" if column.factory else column.default
         parameters.append(f"{column.name}={default}" if default else column.name)
     yield f"def __init__({', '.join(parameters)}):"
@@ -211,6 +215,8 @@ def _init_lines(frozen: bool, columns: list[Column]) -> Iterator[str]:
         value = f"{column.factory}() if {name} is {SHARED}.MISSING else {name}" if column.factory else name
         if column.factory and not column.factory.isidentifier():
             value = f"({column.factory})() if {name} is {SHARED}.MISSING else {name}"
+        if not column.given:
+            value = f"({column.factory})()" if column.factory else column.default
         yield f"    assign(self, {name!r}, {value})" if frozen else f"    self.{name} = {value}"
 
 
