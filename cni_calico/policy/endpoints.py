@@ -16,7 +16,7 @@ from cni_calico.model.names import owner_in, owner_text, select_owner, shown_own
 from cni_calico.model.qos import DSCP, read_dscp
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.policy.active import ActivePolicies
-from cni_calico.policy.records import labelled_workload, packet_limits
+from cni_calico.policy.records import labelled_workload, packet_limits, takes_part
 from cni_calico.policy.wanted import WantedEndpoint
 
 NodeInterface = tuple[str, ...]  # (node, name), and for endpoints that share interfaces their own names
@@ -75,7 +75,7 @@ class LocalEndpoints:
     def put(self, key: ResourceKey, record: WorkloadEndpoint | None) -> None:
         """None, or a record without addresses or interface, means that there is no such endpoint."""
         before = self._records.pop(key, None)
-        if record is not None and labelled_workload(record) is None:
+        if record is not None and not takes_part(record):
             record = None
         if before is None and record is None:
             return
@@ -88,7 +88,7 @@ class LocalEndpoints:
             self._records[key] = record
             interface = self._interface(key, record)
             self._claims.setdefault(interface, set()).add(key)
-            if self._settle(interface) == key:
+            if self._holders.get(interface) == self._settle(interface) == key:  # a new holder has just been entered
                 self._enter(key)
 
     def see(self, node: str, interfaces: Mapping[str, PresentInterface | None]) -> None:

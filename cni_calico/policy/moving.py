@@ -72,7 +72,7 @@ class MovingItems:
             return
         held, move.wanted = self._items.held.get(key), item
         if held is not None and members_of(held):
-            left = replace(key, name=f"{key.name}\0{next(self._numbers)}")
+            left = key._replace(name=f"{key.name}\0{next(self._numbers)}")
             self._items.rename(key, left)
             move.left.append(left)
         self._items.put(key, None if item is None else replace(item, addresses=(), nets=()))

@@ -16,6 +16,7 @@ from cni_calico.model.documents.fields import Wrong, parse_list, parse_text
 WITH_PORTS = (6, 17, 132)
 ICMP = {4: 1, 6: 58}
 PORT_MAX = 65535
+_FEW, _SHORT = 4, 32  # items of a list that is remembered, characters of each
 _PORT_RANGE = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 _PORT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -69,6 +70,23 @@ class PortLists:
 
 
 def _parse_ports(raw: Any, at: str, with_numbers: bool) -> tuple[PortRanges, PortNames]:
+    if len(raw) <= _FEW and all(type(item) is int or (type(item) is str and len(item) < _SHORT) for item in raw):
+        known = _known(tuple(raw), with_numbers)
+        if known is not None:
+            return known
+    return _parse_items(raw, at, with_numbers)
+
+
+@lru_cache(maxsize=1024)
+def _known(items: tuple[int | str, ...], with_numbers: bool) -> tuple[PortRanges, PortNames] | None:
+    """Most rules name one port or two, and the same ones. None for a list that is refused, which has to say where."""
+    try:
+        return _parse_items(items, "", with_numbers)
+    except Wrong:
+        return None
+
+
+def _parse_items(raw: Iterable[Any], at: str, with_numbers: bool) -> tuple[PortRanges, PortNames]:
     ranges, names = set(), set()
     for i, item in enumerate(raw):
         found = parse_port(item, f"{at}[{i}]")

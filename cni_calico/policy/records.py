@@ -120,6 +120,9 @@ class Labelled:
     nets: tuple[PackedNet, ...] = ()
     ports: tuple[NamedPort, ...] = ()
 
+    def with_labels(self, labels: frozenset[tuple[str, str]], profiles: tuple[str, ...]) -> Labelled:
+        return Labelled(labels, profiles, self.addresses, self.nets, self.ports)
+
 
 def packed(nets: tuple[Network, ...]) -> tuple[tuple[bytes, ...], tuple[PackedNet, ...]]:
     """(single addresses, wider networks), each once."""
@@ -262,9 +265,14 @@ def require_interface(record: WorkloadEndpoint) -> None:
         raise Wrong("spec.interfaceName", f"the name of an interface: at most {IFNAME_MAX} characters", name)
 
 
+def takes_part(record: WorkloadEndpoint) -> bool:
+    """An endpoint without addresses or without an interface does not count."""
+    return bool(record.ip_networks and record.interface_name)
+
+
 def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
-    """None for an endpoint that does not count: without addresses or without an interface."""
-    if not record.ip_networks or not record.interface_name:
+    """None for an endpoint that does not count."""
+    if not takes_part(record):
         return None
     metadata = record.metadata
     own = own_labels(metadata.labels, metadata.namespace, record.orchestrator, record.service_account)

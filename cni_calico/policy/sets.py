@@ -145,14 +145,16 @@ class Sets:
 
     def set_item(self, key: ResourceKey, item: Labelled | None) -> None:
         before = self._items.get(key)
-        self.waiting.pop(key, None)
-        if item == (self._moving.wanted(key) if key in self._moving else before):
+        if self.waiting:
+            self.waiting.pop(key, None)
+        is_moving = bool(self._moving) and key in self._moving
+        if item == (self._moving.wanted(key) if is_moving else before):
             return
         if item is None and before is not None:
             self._freed += _size(before)
         if item is not None and self._has_to_wait(key, before, item):
             return
-        if key in self._moving or self._has_to_move(key, before, item):
+        if is_moving or self._has_to_move(key, before, item):
             self._moving.begin(key, item)
         else:
             self._put(key, item)
@@ -173,7 +175,7 @@ class Sets:
         index.remove_item(key)
         label_set = index.set_item(key, item.labels, item.profiles)
         # one copy of the labels for all that share them
-        self._items[key] = replace(item, labels=label_set.own, profiles=label_set.profiles)
+        self._items[key] = item.with_labels(label_set.own, label_set.profiles)
         for set_id in label_set.matches:
             self._add(set_id, item)
 
@@ -224,7 +226,7 @@ class Sets:
         found = self._index.label_set(key)
         if found is not None and (found.own, found.profiles) == labels_of(item):
             return len(found.matches)
-        probe = replace(key, name=f"{key.name}\0")  # no record has such a name
+        probe = key._replace(name=f"{key.name}\0")  # no record has such a name
         count = len(self._index.set_item(probe, item.labels, item.profiles).matches)
         self._index.remove_item(probe)
         return count

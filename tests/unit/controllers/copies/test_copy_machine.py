@@ -69,10 +69,10 @@ class FakeKubernetes:
         return {self._outside(parse_path(path)): document for path, document in self.store.documents().items()}
 
     def _inside(self, key):
-        return replace(key, kind=PLACE) if key.kind == NETWORK_POLICY else key
+        return key._replace(kind=PLACE) if key.kind == NETWORK_POLICY else key
 
     def _outside(self, key):
-        return replace(key, kind=NETWORK_POLICY) if key.kind == PLACE else key
+        return key._replace(kind=NETWORK_POLICY) if key.kind == PLACE else key
 
 
 class StaleShelf:

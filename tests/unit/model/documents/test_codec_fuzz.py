@@ -150,7 +150,12 @@ def test_real_records_with_one_value_changed(data):
         ),
         st.builds(HandleKey, st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,40}", fullmatch=True)),
         st.just(IPAMConfigKey()),
-        st.builds(ResourceKey, st.sampled_from(sorted(CLUSTER_KINDS)), st.from_regex(r"[a-z0-9.-]+", fullmatch=True)),
+        st.builds(
+            ResourceKey,
+            st.sampled_from(sorted(CLUSTER_KINDS)),
+            st.from_regex(r"[a-z0-9.-]+", fullmatch=True),
+            st.just(""),
+        ),
         st.builds(
             ResourceKey,
             st.sampled_from(sorted(NAMESPACED_KINDS)),
