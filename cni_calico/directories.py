@@ -33,6 +33,7 @@ POLICY_DECISION = "policy-decision"  # in RUN_DIR: what the policy engine has de
 ENCRYPTION_REQUIRED = "encryption-required"  # in STATE_DIR: there while nothing may go between nodes in plain text
 ENCRYPTION_GUARD = "encryption-guard"  # in RUN_DIR: there once the kernel sees to that
 FORWARD_BELL = "look-at-forward.sock"  # in RUN_DIR: where calico-docker says that Docker may have changed FORWARD
+FLOW_SOCKET = "flow-query.sock"  # in RUN_DIR: the flow recorder answers there
 OWED_RELEASES = "cni/pending-del"  # in STATE_DIR
 
 

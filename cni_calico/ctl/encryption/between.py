@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cni_calico.ctl.encryption.keys import judge_keys, read_wanted
 from cni_calico.ctl.session import Session
 from cni_calico.model.resources import Node
 from cni_calico.model.wireguard import published_key
@@ -24,6 +23,8 @@ def describe_between(session: Session, nodes: Mapping[str, Node], ends: tuple[st
     both = {name: nodes[name] for name in ends if name in nodes}
     if first == second or not is_told(nodes, family):
         return ""
+    from cni_calico.ctl.encryption.keys import read_wanted
+
     wanted = read_wanted(session)
     if len(both) < len(ends):
         missing = next(name for name in ends if name not in both)
@@ -38,5 +39,7 @@ def describe_between(session: Session, nodes: Mapping[str, Node], ends: tuple[st
 
 def why_plain(nodes: Mapping[str, Node], ends: tuple[str, str], family: int) -> str:
     """PURE: what is wrong with the keys of either, "" if nothing is."""
+    from cni_calico.ctl.encryption.keys import judge_keys
+
     problems = [f"node {one.node}: {one.problem}" for one in judge_keys(nodes, {}, family) if one.problem]
     return "; ".join(one for one in problems if one.startswith(tuple(f"node {end}: " for end in ends)))

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from dataclasses import replace
-from ipaddress import ip_address
 
-from cni_calico.ctl.addresses import addresses_of_node
 from cni_calico.ctl.encryption.between import describe_between
-from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
 from cni_calico.ctl.policy.hosts import (
@@ -19,27 +16,23 @@ from cni_calico.ctl.policy.hosts import (
     TrafficEnd,
     asked_at,
     gates,
-    host_at,
     host_records,
     judge,
-    named_host,
     read_tunnel,
     read_views,
 )
-from cni_calico.ctl.policy.lifelines import describe_cut_sessions, read_sessions
 from cni_calico.ctl.policy.masquerading import masquerading
-from cni_calico.ctl.policy.published import SeenTranslation, look_here, parse_host_port, read_address
-from cni_calico.ctl.policy.records import PolicyRecords, load, workload_name
+from cni_calico.ctl.policy.named_ends import find_end, parse_host_port
+from cni_calico.ctl.policy.published import SeenTranslation
+from cni_calico.ctl.policy.records import PolicyRecords, load
 from cni_calico.ctl.policy.seen import describe_seen
 from cni_calico.ctl.policy.steps import TierStep, describe_passes, steps_of
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
 from cni_calico.model.documents.fields import Wrong
-from cni_calico.model.identity import LIBNETWORK, container_name
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.names import runtimes_id, short_id
-from cni_calico.model.resources import Resource, WorkloadEndpoint
+from cni_calico.model.resources import Resource
 from cni_calico.policy.budget import describe_size
 from cni_calico.policy.explain import Decision, Packet, decide
 from cni_calico.policy.graph import Graph
@@ -49,7 +42,6 @@ from cni_calico.policy.rules import parse_protocol
 from cni_calico.policy.wanted import Direction, PolicyId
 
 _UDP, _IPIP, _VXLAN_PORT = 17, 4, 4789
-_SAME_NAME, _SHORT_ID = 5, 12  # containers that a message names; digits of an ID that runtimes show
 _ECHO = {4: (8, 0), 6: (128, 0)}
 _SOURCE_PORT = 49152
 _TRANSLATED = """\
@@ -102,14 +94,17 @@ def explain(session: Session, arguments: Namespace) -> str:
     for warning in graph.facts.told_warnings():
         arguments.warn(warning)
     for end in (source, destination):
-        dispute = records.dispute(end.key) if end.key is not None and end.key in records.endpoints else ""
+        dispute = records.dispute(end.key) if end.key is not None and end.key in records.records else ""
         if dispute:
             arguments.warn(f"{end.shown}: {dispute}")
     directions: tuple[tuple[TrafficEnd, Direction], ...] = ((source, "egress"), (destination, "ingress"))
     judged = [(end, direction, *_judged(records, graph, end, direction, packet, path)) for end, direction in directions]
     hosts = judge(graph.wanted(), path, packet, views, before_nat=outer)
-    for cut in describe_cut_sessions(records, views, read_sessions(session, records.nodes, views)):
-        arguments.warn(cut)
+    if views:
+        from cni_calico.ctl.policy.lifelines import describe_cut_sessions, read_sessions
+
+        for cut in describe_cut_sessions(records, views, read_sessions(session, records.nodes, views)):
+            arguments.warn(cut)
     allowed = all(passes for *_, passes, _ in judged) and all(host.passes for host in hosts)
     encryption = ""
     if source.key is not None and destination.key is not None:
@@ -152,6 +147,8 @@ def _destination(
     if asked is None:
         destination = find_end(records, arguments.destination, arguments.namespace)
         return _at_itself(source, destination), _at_itself(destination, source), None, None
+    from cni_calico.ctl.policy.published import look_here, read_address
+
     if arguments.port not in (None, asked.port):
         raise InvalidConfig(f"cannot explain: --to names port {asked.port}, and --port {arguments.port}")
     arguments.port = asked.port
@@ -186,70 +183,6 @@ def _is_tunnelled(packet: Packet) -> bool:
     return packet.protocol == _IPIP or (packet.protocol, packet.destination_port) == (_UDP, _VXLAN_PORT)
 
 
-def find_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
-    """One end of the connection. ``text`` is POD, NAMESPACE/POD, the name of a WorkloadEndpoint, or an address."""
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return _named_end(records, text, namespace)
-    for key, record in records.endpoints.items():
-        if any(address in net for net in records.counting(key)):
-            return TrafficEnd(_endpoint_name(key, record), (address,), key, record.node)
-    return host_at(records, address) or TrafficEnd("an address outside", (address,))
-
-
-def _named_end(records: PolicyRecords, text: str, namespace: str) -> TrafficEnd:
-    if text.startswith(HOST_PREFIX):
-        return _host_end(records, text.removeprefix(HOST_PREFIX))
-    space, slash, name = text.rpartition("/")
-    wanted = space if slash else namespace or DEFAULT_NAMESPACE
-    named = _named_in(records, wanted, name)
-    if not named and not slash and not namespace:  # Docker has no namespaces: nobody there would say one
-        named = _named_in(records, LIBNETWORK, name)
-        wanted = LIBNETWORK if named else wanted
-    if not named:
-        raise CommandFailed(f"cannot explain: there is no workload {wanted}/{name}")
-    named.sort(key=lambda item: item[0].name)
-    if len({record.container_id for _, record in named}) > 1 and not any(record.pod for _, record in named):
-        which = "; ".join(f"{_shown_id(key, record)} on {record.node}" for key, record in named[:_SAME_NAME])
-        raise CommandFailed(f"cannot explain: several containers are called {wanted}/{name}; name one of {which}")
-    key, record = named[0]
-    addresses = tuple(net.network_address for net in record.ip_networks)
-    if not addresses:
-        raise CommandFailed(f"cannot explain: {wanted}/{name} has no address (any more)")
-    return TrafficEnd(_endpoint_name(key, record), addresses, key, record.node)
-
-
-def _shown_id(key: ResourceKey, record: WorkloadEndpoint) -> str:
-    """What tells a container from others of its name: the ID as runtimes show it."""
-    return short_id(record.container_id) if runtimes_id(record.container_id) else key.name
-
-
-def _named_in(records: PolicyRecords, namespace: str, name: str) -> list[tuple[ResourceKey, WorkloadEndpoint]]:
-    there = ((key, record) for key, record in records.endpoints.items() if key.namespace == namespace)
-    return [(key, record) for key, record in there if _is_called(key, record, name)]
-
-
-def _is_called(key: ResourceKey, record: WorkloadEndpoint, name: str) -> bool:
-    """Whether somebody may mean the workload by this name; runtimes show the first twelve digits of an ID."""
-    own_id = runtimes_id(record.container_id) or record.container_id
-    if name and name in (record.pod, record.container_id, own_id, key.name, container_name(record)):
-        return True
-    is_short = len(name) >= _SHORT_ID and not record.pod and own_id.startswith(name)
-    return is_short or (bool(name) and name == record.workload and not container_name(record))
-
-
-def _host_end(records: PolicyRecords, name: str) -> TrafficEnd:
-    key, host = named_host(records, name)
-    node = records.nodes.get(host.node)
-    addresses = tuple(map(ip_address, host.labelled.addresses)) or (addresses_of_node(node) if node else ())
-    if not addresses:
-        raise CommandFailed(
-            f"cannot explain: {describe(key)} has no expectedIPs and its Node no address, so its address is not known"
-        )
-    return TrafficEnd(f"host {host.node}", addresses, None, host.node)
-
-
 def _at_itself(end: TrafficEnd, other: TrafficEnd) -> TrafficEnd:
     """A loopback address is that of the host at the other end, which uses the same address then."""
     for address in end.addresses:
@@ -262,10 +195,6 @@ def _at_itself(end: TrafficEnd, other: TrafficEnd) -> TrafficEnd:
     if end.is_host and any(address.is_loopback for address in other.addresses):
         return TrafficEnd(end.shown, other.addresses, None, end.node)
     return end
-
-
-def _endpoint_name(key: ResourceKey, record: WorkloadEndpoint) -> str:
-    return f"{key.namespace}/{workload_name(key, record)}"
 
 
 def _packet(source: TrafficEnd, destination: TrafficEnd, arguments: Namespace) -> Packet:
@@ -356,7 +285,7 @@ def _end_reason(records: PolicyRecords, graph: Graph, end: TrafficEnd) -> str:
     assert end.key is not None
     wanted = graph.wanted()
     group = wanted.classes[wanted.endpoints[end.key].class_id]
-    record = records.endpoints[end.key]
+    record = records.endpoint(end.key)
     if len(group.profiles) < len(record.profiles):
         missing = record.profiles[len(group.profiles)]
         return f"because nothing else decides and its profile {missing} does not exist"

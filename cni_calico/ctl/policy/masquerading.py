@@ -8,7 +8,6 @@ import os
 
 from cni_calico import directories
 from cni_calico.ctl.ipam.records import read_pools
-from cni_calico.ctl.kube_proxy import read_configured
 from cni_calico.ctl.session import Session
 from cni_calico.datastore.forwarding import ForwardingStore
 from cni_calico.model.resources import Address
@@ -31,6 +30,7 @@ def masquerading(session: Session, address: Address) -> str:
 def _configured(session: Session) -> ServiceSources | None:
     if session.store.kind != "kubernetes":
         return None
+    from cni_calico.ctl.kube_proxy import read_configured
     from cni_calico.datastore.kubernetes.store import KubernetesStore
 
     store = session.store

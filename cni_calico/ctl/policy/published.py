@@ -13,10 +13,8 @@ from ipaddress import ip_address
 
 from cni_calico import directories
 from cni_calico.ctl.addresses import addresses_of_node
-from cni_calico.ctl.policy.hosts import HOST_PREFIX
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.deadline import Deadline
-from cni_calico.errors import InvalidConfig
 from cni_calico.kernel.filter.nft import has_table
 from cni_calico.kernel.filter.published_ports import read_nat
 from cni_calico.kernel.interfaces import read_interfaces
@@ -28,16 +26,6 @@ from cni_calico.nodeagent.policing.tables.touched import NAME
 from cni_calico.nodeagent.status import file as agent_status
 from cni_calico.policy.explain import Packet
 
-_PORT_MAX = 65535
-
-
-@dataclass(frozen=True, slots=True)
-class HostPort:
-    """``host``: an address, or the name of a node."""
-
-    host: str
-    port: int
-
 
 @dataclass(frozen=True, slots=True)
 class SeenTranslation:
@@ -47,23 +35,6 @@ class SeenTranslation:
 
     becomes: Translation | None
     judged_from: tuple[str, ...]
-
-
-def parse_host_port(text: str) -> HostPort | None:
-    """None for what is no HOST:PORT: a workload, an address, a host endpoint. Raises InvalidConfig."""
-    if text.startswith(HOST_PREFIX):
-        return None
-    host, colon, number = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif not colon or ":" in host or "/" in host:
-        return None
-    if not (host and number.isascii() and number.isdecimal() and 0 < int(number[:6]) <= _PORT_MAX):
-        raise InvalidConfig(
-            f"cannot explain: {text!r} is neither a workload nor HOST:PORT",
-            details="write 192.0.2.1:8080, [2001:db8::1]:8080, or NODE:8080 for a published port",
-        )
-    return HostPort(host, int(number))
 
 
 def read_address(session: Session, host: str) -> Address:

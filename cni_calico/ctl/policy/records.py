@@ -21,8 +21,6 @@ from cni_calico.model.identity import container_name
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY, NODE_SELECTOR
 from cni_calico.model.resources import Network, Node, Resource, WorkloadEndpoint
-from cni_calico.model.validation.check import require_valid
-from cni_calico.model.validation.defaults import with_defaults
 from cni_calico.policy.budget import DEFAULT
 from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.decode import KINDS, KUBERNETES_KINDS, decode_record
@@ -205,6 +203,9 @@ def read_policy_file(document: dict[str, Any], namespace: str) -> tuple[Resource
     """A document of a file, checked; Kubernetes' own policies as they are. Raises InvalidConfig."""
     kind = _KUBERNETES.get((str(document.get("apiVersion")), str(document.get("kind"))))
     if kind is None:
+        from cni_calico.model.validation.check import require_valid
+        from cni_calico.model.validation.defaults import with_defaults
+
         key = parse_key(document, namespace)
         own = {"namespace": key.namespace} if key.namespace else {}
         filled = with_defaults({**document, "metadata": {**document["metadata"], **own}})

@@ -14,9 +14,6 @@ from datetime import datetime
 from cni_calico import directories
 from cni_calico.deadline import Deadline
 from cni_calico.errors import CalicoError
-from cni_calico.flows.client import RecorderSlow, ask
-from cni_calico.flows.query import PROTOCOLS, Condition, FlowQuery
-from cni_calico.flows.serving import SOCKET
 from cni_calico.policy.explain import Packet
 from cni_calico.policy.ports import WITH_PORTS
 
@@ -25,9 +22,12 @@ _HOUR_S, _ANSWER_S = 3600, 5.0
 
 def describe_seen(packet: Packet, now: Callable[[], float] = time.time, answer_s: float = _ANSWER_S) -> str:
     """The sentence, "" for none."""
-    path = f"{directories.run_dir(os.environ)}/{SOCKET}"
+    path = f"{directories.run_dir(os.environ)}/{directories.FLOW_SOCKET}"
     if not os.path.exists(path):
         return ""
+    from cni_calico.flows.client import RecorderSlow, ask
+    from cni_calico.flows.query import PROTOCOLS, Condition, FlowQuery
+
     protocol = PROTOCOLS.get(packet.protocol, str(packet.protocol))
     wanted = {"from": str(packet.source), "to": str(packet.destination), "protocol": protocol}
     if packet.protocol in WITH_PORTS:

@@ -8,8 +8,8 @@ from typing import Any
 
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
-from cni_calico.ctl.policy.explain import find_end
 from cni_calico.ctl.policy.hosts import HOST_PREFIX, HostRecords, everywhere_on, host_records, named_host, overruled_by
+from cni_calico.ctl.policy.named_ends import find_end
 from cni_calico.ctl.policy.records import PolicyRecords, load, workload_name
 from cni_calico.ctl.session import CommandFailed, Session
 from cni_calico.errors import InvalidConfig
@@ -70,8 +70,9 @@ def _described_host(hosts: HostRecords, wanted: Wanted, key: ResourceKey) -> dic
     found: dict[str, Any] = {"name": key.name, "node": host.node, "interface": host.interface}
     other = overruled_by(hosts, key)
     found |= {"overruledBy": other.name} if other else {}
+    everywhere = everywhere_on(hosts, host.node)
     for _, reach, direction in _HOST_SECTIONS:
-        _, tiers = _tiers(hosts, wanted, key, reach, direction)
+        _, tiers = _tiers(wanted, key, everywhere, reach, direction)
         found.setdefault(direction, {})[reach] = [
             {"tier": tier.name, "policies": [str(policy) for policy in tier.policies], "end": tier.end}
             for tier in tiers
@@ -87,8 +88,9 @@ def _shown_host(records: PolicyRecords, hosts: HostRecords, wanted: Wanted, key:
     other = overruled_by(hosts, key)
     if other:
         lines.append(f"  not in force: HostEndpoint {other.name} names the same, and comes first by its name")
+    everywhere = everywhere_on(hosts, host.node)
     for title, reach, direction in _HOST_SECTIONS:
-        asked, tiers = _tiers(hosts, wanted, key, reach, direction)
+        asked, tiers = _tiers(wanted, key, everywhere, reach, direction)
         if not tiers and reach != "own":
             continue
         lines.append(f"  {title}{'' if asked == key else f', of HostEndpoint {asked.name}'}")
@@ -105,10 +107,10 @@ def _shown_host(records: PolicyRecords, hosts: HostRecords, wanted: Wanted, key:
 
 
 def _tiers(
-    hosts: HostRecords, wanted: Wanted, key: ResourceKey, reach: PolicyReach, direction: Direction
+    wanted: Wanted, key: ResourceKey, everywhere: ResourceKey | None, reach: PolicyReach, direction: Direction
 ) -> tuple[ResourceKey, tuple[WantedTier, ...]]:
     """Those that decide at a host endpoint's interface, and the host endpoint to which they apply."""
-    asked = asked_host(wanted, key, everywhere_on(hosts, hosts[key].node), reach)
+    asked = asked_host(wanted, key, everywhere, reach)
     return asked, wanted.host_classes[wanted.hosts[asked].class_id].tiers(reach, direction == "ingress")
 
 
