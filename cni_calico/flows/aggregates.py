@@ -16,7 +16,8 @@ from functools import partial
 from typing import TypeVar
 
 from cni_calico.flows.database import NamedSum, SumsDatabase, is_malformed
-from cni_calico.flows.names import FOLDED_NETWORK, SUMS_KEPT_S, EndName
+from cni_calico.flows.label_history import LabelHistory
+from cni_calico.flows.names import FOLDED_NETWORK, SUMS_KEPT_S, EndName, LabelVersions
 from cni_calico.flows.sums import (
     BUCKET_S,
     NETWORK,
@@ -42,6 +43,7 @@ AskedOfFile = TypeVar("AskedOfFile")
 class FlowAggregates:
     """``sums``: to add to. ``name_of``: the name that a number stands for. ``trouble``: why nothing is written, or "".
     ``lost``: connections that are in no sum, because nothing could be written for too long. ``within``: as in ``sums``.
+    ``labels_of``: that an end has and had lately, as somebody tells of it.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class FlowAggregates:
         most_bytes: int = MOST_BYTES,
         kept_s: int = SUMS_KEPT_S,
         within: Within = no_sets,
+        labels_of: Callable[[EndName], LabelVersions] = lambda name: (),
     ) -> None:
         self.path, self.trouble, self.lost = path, "", 0
         self._within = within
         self.sums = FlowSums(within=within)
         self._name_of, self._log, self._most_bytes, self._kept_s = name_of, log, most_bytes, kept_s
+        self._labels = LabelHistory(labels_of, int(now * 1e6))
         self._database: SumsDatabase | None = None
         self._ends: dict[tuple[int, bytes], tuple[int, int]] = {}  # (number in the file, a bucket that keeps it)
         self._tidied, self._next = 0, now
@@ -72,10 +76,15 @@ class FlowAggregates:
         self._close()
 
     def _close(self) -> None:
-        self._ends.clear()
+        self._distrust()
         if self._database is not None:
             self._database.close()
             self._database = None
+
+    def _distrust(self) -> None:
+        """What is known of the file may not be there any more."""
+        self._ends.clear()
+        self._labels.forget()
 
     @property
     def size(self) -> int:
@@ -96,7 +105,7 @@ class FlowAggregates:
             if self.sums.unwritten:
                 self._next = now
         except (sqlite3.Error, OSError) as e:
-            self._ends.clear()
+            self._distrust()
             self.lost += self.sums.give_back(taken, (int(now) - _IN_MEMORY_S) // BUCKET_S)
             self._tell(f"sums of flows are kept in memory, for ten minutes only: cannot write {self.path}: {_why(e)}")
 
@@ -148,12 +157,15 @@ class FlowAggregates:
         return self._database
 
     def _forget(self, database: SumsDatabase, oldest: int) -> None:
-        self._ends.clear()
+        self._distrust()
         with database.transaction():
             database.forget(oldest)
 
     def _put(self, database: SumsDatabase, bucket: int, key: FlowKey, counts: SumCounts) -> None:
         if counts.made:
+            for number in (key.source_end, key.destination_end):
+                if number and number != NETWORK and (name := self._name_of(number)) is not None:
+                    self._labels.note(database, bucket, name)
             database.add(bucket, [self._intern(database, bucket, *end) for end in _ends_of(key)], key, counts)
             return
         for one in (key, *coarser(key, self._within)):
@@ -209,6 +221,11 @@ class FlowAggregates:
                 for key, counts in self.sums.unwritten.get(bucket, {}).items()
             ]
             yield [*unwritten, *self._asked(partial(SumsDatabase.read, bucket=bucket))]
+
+    def labels_of(self, name: EndName) -> LabelVersions:
+        """All that are known of it."""
+        found = self._asked(lambda database: [self._labels.versions(database, name)])
+        return found[0] if found else self._labels.versions(None, name)
 
     def _asked(self, ask: Callable[[SumsDatabase], list[AskedOfFile]]) -> list[AskedOfFile]:
         try:

@@ -1,7 +1,8 @@
 """The database of flows' sums: its tables, and what is asked of them.
 
 Rule: every error is SQLite's or the system's; what to do about it is up to whoever has opened it. An end is written
-once, with the newest five minutes (bucket) that refer to it, and goes with them.
+once, with the newest five minutes (bucket) that refer to it, and goes with them; so do the labels that it had, of which
+equal ones are there once. A file of a program that kept no labels gets their tables; that program ignores them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cni_calico.flows.names import EndName
+from cni_calico.flows.label_history import parse_labels, render_labels
+from cni_calico.flows.names import EndName, LabelsSince
 from cni_calico.flows.sums import FlowKey, SumCounts
 
 _VERSION, _APPLICATION = 1, 0x63666C77  # "cflw"
@@ -42,6 +44,13 @@ _SCHEMA = (
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {_VERSION}",
 )
+_LABELS_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS label_set (id INTEGER PRIMARY KEY, labels TEXT NOT NULL UNIQUE)",
+    "CREATE TABLE IF NOT EXISTS labelled (kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,"
+    " since INTEGER NOT NULL, labels INTEGER NOT NULL, bucket INTEGER NOT NULL,"
+    " PRIMARY KEY (kind, namespace, name, since)) WITHOUT ROWID",
+)
+_COUNT_LABELS_SCHEMA = "SELECT count(*) FROM sqlite_schema WHERE name IN ('label_set', 'labelled')"
 _ADD = (
     "INSERT INTO flow VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)"
     " ON CONFLICT DO UPDATE SET connections = connections + ?11, packets = packets + ?12, size = size + ?13,"
@@ -65,6 +74,18 @@ _READ = (
     " s.kind, s.namespace, s.name, d.kind, d.namespace, d.name, began, last, connections, packets, size, packets_back,"
     " size_back, ended, measured"
     " FROM flow JOIN end s ON s.id = source JOIN end d ON d.id = destination WHERE flow.bucket = ?"
+)
+
+_INTERN_LABELS = (
+    "INSERT INTO label_set (labels) VALUES (?) ON CONFLICT DO UPDATE SET labels = excluded.labels RETURNING id"
+)
+_KEEP_LABELS = (
+    "INSERT INTO labelled VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT DO UPDATE SET labels = excluded.labels, bucket = max(bucket, excluded.bucket)"
+)
+_LABELS_OF = (
+    "SELECT since, label_set.labels FROM labelled LEFT JOIN label_set ON label_set.id = labelled.labels"
+    " WHERE kind = ? AND namespace = ? AND name = ? ORDER BY since"
 )
 
 NamedSum = tuple[FlowKey, EndName | None, EndName | None, SumCounts]
@@ -95,12 +116,17 @@ class SumsDatabase:
             for setting in _SETTINGS:
                 self._connection.execute(f"PRAGMA {setting}").fetchall()
             if version != (_APPLICATION, _VERSION):
-                with self.transaction():
-                    for statement in _SCHEMA:
-                        self._connection.execute(statement)
+                self._make(_SCHEMA)
+            if self._connection.execute(_COUNT_LABELS_SCHEMA).fetchone()[0] < len(_LABELS_SCHEMA):
+                self._make(_LABELS_SCHEMA)
         except BaseException:
             self.close()
             raise
+
+    def _make(self, schema: Sequence[str]) -> None:
+        with self.transaction():
+            for statement in schema:
+                self._connection.execute(statement)
 
     def is_there(self) -> bool:
         """Whether the path still leads to this file."""
@@ -147,9 +173,16 @@ class SumsDatabase:
         return bool(self._connection.execute(_CHANGE, _values(bucket, ends, key, counts)).rowcount)
 
     def forget(self, oldest: int) -> None:
-        """What is in older buckets, with the ends that nothing else refers to."""
+        """What is in older buckets, with the ends that nothing else refers to, and their labels."""
         self._connection.execute("DELETE FROM flow WHERE bucket < ?", (oldest,))
         self._connection.execute("DELETE FROM end WHERE bucket < ?", (oldest,))
+        self._connection.execute("DELETE FROM labelled WHERE bucket < ?", (oldest,))
+        self._connection.execute("DELETE FROM label_set WHERE id NOT IN (SELECT labels FROM labelled)")
+
+    def keep_labels(self, bucket: int, name: EndName, labels: LabelsSince) -> None:
+        """The labels of an end from a time on, as long as this bucket is there."""
+        (number,) = self._connection.execute(_INTERN_LABELS, (render_labels(labels.labels),)).fetchone()
+        self._connection.execute(_KEEP_LABELS, (*_texts(name), labels.since, number, bucket))
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -157,6 +190,14 @@ class SumsDatabase:
     def used_bytes(self) -> int:
         """Of the file's pages, those that have something."""
         return (self._pragma("page_count") - self._pragma("freelist_count")) * _PAGE
+
+    def labels_of(self, name: EndName) -> list[LabelsSince]:
+        """The oldest first. Raises OtherDatabase for what no recorder has written."""
+        found = self._connection.execute(_LABELS_OF, _texts(name)).fetchall()
+        try:
+            return [LabelsSince(int(since), parse_labels(text)) for since, text in found]
+        except (TypeError, ValueError) as e:
+            raise OtherDatabase(f"it has labels that cannot be some: {e}") from e
 
     def oldest(self) -> int | None:
         (found,) = self._connection.execute("SELECT min(bucket) FROM flow").fetchone()

@@ -26,6 +26,7 @@ _MOST_BYTES = NUMBERS_BYTES
 _KEPT, _MOST = 60_000, 90_000  # when there are more names than that, those of the newest records are kept
 _REMEMBERED = 5_000  # addresses
 _MOST_LABELLED = 5_000  # ends
+_VERSIONS = 4  # of labels of an end, until they are in the sums' file, some seconds later
 _TAIL = 512  # bytes by which a file is known that is only longer: more than a line
 _UNWRITTEN = 1 << 16  # numbers that an earlier recorder may have given without writing them
 
@@ -54,6 +55,24 @@ class AddressedEnd(NamedTuple):
     name: EndName
     addresses: Sequence[bytes]
     labels: Mapping[str, str] = MappingProxyType({})
+
+
+class LabelsSince(NamedTuple):
+    """``since``: when somebody first told of them, in microseconds since 1970; 0: before anything else is known."""
+
+    since: int
+    labels: Mapping[str, str]
+
+
+LabelVersions = Sequence[LabelsSince]
+"""The labels that an end had, the oldest first."""
+
+
+def note_labels(told: LabelVersions, labels: Mapping[str, str], now: float) -> LabelVersions:
+    """The newest few of what was told of an end, now that somebody tells of these labels; itself if it has them."""
+    if told and told[-1].labels == labels:
+        return told
+    return *told[1 - _VERSIONS :], LabelsSince(int(now * 1e6), labels)
 
 
 class EndsHere(NamedTuple):
@@ -228,7 +247,8 @@ class Names:
         self._elsewhere = elsewhere
         self._now: Mapping[bytes, EndName] = {}
         self._were: dict[bytes, None] = {}  # addresses that ends here had
-        self._labels: dict[EndName, Mapping[str, str]] = {}  # of ends that are or were here
+        self._labels: dict[EndName, LabelVersions] = {}  # of ends that are or were here
+        self._clock = clock
         self._numbers: dict[EndName, int] = {}
         self._given: dict[bytes, int] = {}  # lately: to look up by a name takes longer
         self._names: dict[int, EndName] = {}
@@ -246,8 +266,7 @@ class Names:
                 self._given.clear()
                 self.node, self._now, self.kept_s, self.hosts = here.node, here.named, here.kept_s, here.hosts
                 for end, labels in here.labels.items():
-                    self._labels.pop(end, None)
-                    self._labels[end] = labels
+                    self._labels[end] = note_labels(self._labels.pop(end, ()), labels, self._clock())
                 while len(self._labels) > max(_MOST_LABELLED, len(here.labels)):
                     del self._labels[next(iter(self._labels))]
                 self._were |= dict.fromkeys(self._now)
@@ -286,9 +305,9 @@ class Names:
         """Whether it is, or was, one of this node's ends."""
         return address in self._now or address in self._were
 
-    def labels_of(self, name: EndName) -> Mapping[str, str] | None:
-        """Those that an end here has, or had last; None for others."""
-        return self._labels.get(name)
+    def labels_of(self, name: EndName) -> LabelVersions:
+        """The newest few that an end here has or had; none of others."""
+        return self._labels.get(name, ())
 
     def has_moved(self, address: bytes, name: EndName) -> bool:
         """Whether an address that is, or was, one of this node's ends' is not that end's any more."""

@@ -15,7 +15,8 @@ from typing import Any
 
 from cni_calico.flows.deciders import FIRST, Decider, describe_decider
 from cni_calico.flows.given_names import GivenName, parse_given
-from cni_calico.flows.names import EndName
+from cni_calico.flows.label_history import labels_at
+from cni_calico.flows.names import EndName, LabelVersions
 from cni_calico.flows.network_sets import NetworkSetName, SetOf
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.records import COUNTED, ENDED, GONE, FlowRecord
@@ -166,9 +167,10 @@ class Describer:
     """``decider_of`` and ``name_of``: what numbers stand for, None if that is unknown. ``passed_by``: the tiers that
     passed on before it decided, None if the rules in force do not say so any more. ``given``: the name of an end that
     has none here, of an address and a time (microseconds since 1970); None: nobody gives names. ``labels_of``: an
-    end's, as the agent has last said; None if it has said nothing. ``computed_by``: what the rules in force say where
-    it is unknown what a number of a connection stands for. ``set_of``: the network set in which an address is that has
-    no name, for somebody in a namespace; None: no network sets are known. ``service_of``: to which it was sent.
+    end's, and from when on it had them; a flow has those that its ends had when it began. ``computed_by``: what the
+    rules in force say where it is unknown what a number of a connection stands for. ``set_of``: the network set in
+    which an address is that has no name, for somebody in a namespace; None: no network sets are known. ``service_of``:
+    to which it was sent.
     """
 
     node: str
@@ -176,7 +178,7 @@ class Describer:
     name_of: Callable[[int], EndName | None]
     passed_by: Callable[[FlowRecord, Decider], list[dict[str, Any]] | None] = lambda record, decider: None
     given: Callable[[bytes, int], GivenName | None] | None = None
-    labels_of: Callable[[EndName], Mapping[str, str] | None] = lambda name: None
+    labels_of: Callable[[EndName], LabelVersions] = lambda name: ()
     staged_by: StagedBy | None = None
     computed_by: Callable[[FlowRecord, int], Decider | None] = lambda record, number: None
     set_of: SetOf | None = None
@@ -239,7 +241,7 @@ class Describer:
         if name is None:
             found = self.network_set(record, source=source)
             return {"kind": "address", **({} if found is None else {"set": found._asdict()}), **where}
-        labels = self.labels(name)
+        labels = self.labels(name, record.began)
         labelled = {} if labels is None else {"labels": dict(labels)}
         return {"kind": name.kind, "namespace": name.namespace, "name": name.name, **labelled, **where}
 
@@ -257,8 +259,12 @@ class Describer:
         other = self.name(record, source=not source)
         return self.set_of(_address(record, source=source), "" if other is None else other.namespace)
 
-    def labels(self, name: EndName | GivenName) -> Mapping[str, str] | None:
-        return name.labels if isinstance(name, GivenName) else self.labels_of(name)
+    def labels(self, name: EndName | GivenName, began: int) -> Mapping[str, str] | None:
+        """That it had at a time, in microseconds since 1970."""
+        if isinstance(name, GivenName):
+            return name.labels
+        meant = labels_at(self.labels_of(name), began, began)
+        return None if meant is None else meant.labels
 
 
 def _address(record: FlowRecord, *, source: bool) -> bytes:
@@ -300,8 +306,8 @@ def _shown_time(microseconds: int) -> str:
 
 @dataclass(slots=True)
 class Aggregates:
-    """Flows with the same ends, port and deciding rules, added up. At most ``most`` of them; ``left_out`` counts the
-    flows of the others.
+    """Flows with the same ends and their labels, port and deciding rules, added up. At most ``most`` of them;
+    ``left_out`` counts the flows of the others.
     """
 
     most: int = 10_000
@@ -335,4 +341,7 @@ class Aggregates:
 
 
 def _whole(end: Mapping[str, Any]) -> list[Any]:
-    return [end.get("kind"), end.get("namespace"), end.get("name")] if "name" in end else [end["ip"]]
+    if "name" not in end:
+        return [end["ip"]]
+    labels = sorted((end.get("labels") or {}).items())
+    return [end.get("kind"), end.get("namespace"), end.get("name"), labels, end.get("relabelled")]

@@ -37,7 +37,7 @@ from cni_calico.flows.judging.host_sides import HostSides
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
-from cni_calico.flows.names import FOLDED_SET, Deciders, EndName, Names
+from cni_calico.flows.names import FOLDED_SET, Deciders, EndName, LabelVersions, Names
 from cni_calico.flows.query import STAGED, Describer, FlowQuery
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.ring import Ring
@@ -85,15 +85,16 @@ class Recorder:
         self._run_dir, self._log = run_dir, log
         self._exporter: Exporter | None = None
         directory = f"{state_dir}/{DIRECTORY}"
-        self._elsewhere = EndsElsewhere(run_dir)
+        self._elsewhere = EndsElsewhere(run_dir, now)
         self._elsewhere.look()
         self._deciders = Deciders(directory)
         self._names = Names(directory, run_dir, now, self._elsewhere.get)
         self.losses = Losses(directory)
         with ExitStack() as opened:
             self._ring = opened.enter_context(closing(Ring(f"{directory}/ring", ring_bytes)))
-            named = self._names.get, log, now()
-            self._aggregates = FlowAggregates(f"{directory}/{SUMS}", *named, within=self._set_number)
+            named, labels = (self._names.get, log, now()), self._labels_told
+            named_so = f"{directory}/{SUMS}", *named
+            self._aggregates = FlowAggregates(*named_so, within=self._set_number, labels_of=labels)
             opened.callback(lambda: self._aggregates.close(self._now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
             live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
@@ -238,7 +239,7 @@ class Recorder:
         describer = Describer(
             *(self._names.node, self._deciders.get, self._names.get),
             given=given,
-            labels_of=self._labels_of,
+            labels_of=self._aggregates.labels_of,
             computed_by=self._computed,
             set_of=sets.find if (sets := self._elsewhere.network_sets) else None,
             service_of=self._elsewhere.services.find,
@@ -260,10 +261,8 @@ class Recorder:
         staged = request.staged or any(one.field == STAGED for one in request.conditions)
         return self._describer(steps=request.steps, names=request.names, staged=staged)
 
-    def _labels_of(self, name: EndName) -> Mapping[str, str] | None:
-        labels, there = self._names.labels_of(name), (name.namespace, name.name)
-        end = self._elsewhere.find(there) if labels is None else None
-        return labels if end is None else end.labels
+    def _labels_told(self, name: EndName) -> LabelVersions:
+        return self._names.labels_of(name) or self._elsewhere.labels_of(name)
 
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
         """What meets the request, the oldest first; an empty one from time to time, so that others have their turn."""
@@ -303,7 +302,7 @@ class Recorder:
 
     def _totals(self, request: FlowQuery, describer: Describer) -> Iterator[dict[str, Any]]:
         """Of the sums, as far as they are older than the ring, and of the ring."""
-        totals, until = FlowTotals(), request.until
+        totals, until = FlowTotals(self._aggregates.labels_of), request.until
         first = int(max(0.0, request.since or 0.0) // BUCKET_S)
         complete = self._complete_since() if self._aggregates.is_readable else first
         if first < complete:

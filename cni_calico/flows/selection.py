@@ -5,13 +5,14 @@ Rule: the answer is that of ``query.meets`` for the record's document. What a nu
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 
 from cni_calico.flows.conditions import has_label, is_named, is_service, would_be
 from cni_calico.flows.deciders import END, Decider
 from cni_calico.flows.given_names import GivenName
-from cni_calico.flows.names import EndName
+from cni_calico.flows.names import EndName, LabelVersions
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer, is_translated
 from cni_calico.flows.records import FlowRecord
@@ -121,11 +122,20 @@ class Selection:
         return test
 
     def _labelled(self, value: str, *, source: bool) -> Test:
-        labels = self._describer.labels
-        named = self._named(lambda end: end is not None and has_label(labels(end), value))
-        if source:
-            return lambda record: named(record.source_end, record.source, record.began)
-        return lambda record: named(record.destination_end, record.destination, record.began)
+        name_of, given, labels_of = self._describer.name_of, self._describer.given, self._describer.labels_of
+        versions = _LabelledOnce(name_of, labels_of, value)
+
+        def test(record: FlowRecord) -> bool:
+            number, address = record.source_end, record.source
+            if not source:
+                number, address = record.destination_end, record.destination
+            found = versions[number]
+            if found is None:
+                end = None if given is None else given(address, record.began)
+                return end is not None and has_label(end.labels, value)
+            return bool(found) and found[max(0, bisect_right(found, (record.began, True)) - 1)][1]
+
+        return test
 
     def _named(self, fits: Callable[[AnyName | None], bool]) -> Callable[[int, bytes, int], bool]:
         """Of a number, or if that is no name's, of an address and when the connection began."""
@@ -151,6 +161,23 @@ class _AskedOnce(dict[int, bool]):
     def __missing__(self, number: int) -> bool:
         answer = self[number] = self._ask(number)
         return answer
+
+
+class _LabelledOnce(dict[int, list[tuple[int, bool]] | None]):
+    """Whether the ends that numbers stand for had a label, and from when on; None for what is no name's number."""
+
+    def __init__(
+        self, name_of: Callable[[int], EndName | None], labels_of: Callable[[EndName], LabelVersions], value: str
+    ) -> None:
+        super().__init__()
+        self._name_of, self._labels_of, self._value = name_of, labels_of, value
+
+    def __missing__(self, number: int) -> list[tuple[int, bool]] | None:
+        name, found = self._name_of(number), None
+        if name is not None:
+            found = [(one.since, has_label(one.labels, self._value)) for one in self._labels_of(name)]
+        self[number] = found
+        return found
 
 
 def _packed(value: str) -> bytes | None:

@@ -25,6 +25,7 @@ _NUMBERS = {name: number for names in (PROTOCOL_NAMES, PROTOCOLS) for number, na
 _SIDES = ("src", "dst")
 GONE = "a pod that is gone, and has no others of its owner"
 _NETWORK = "addresses that are recorded as a network or a network set"
+RELABELLED = "sums of five minutes in which the labels of an end changed"
 SHARED = "an address that several workloads or hosts say is theirs"
 
 
@@ -137,6 +138,8 @@ class FlowEnds:
                 raise Uncertain(SHARED)
             return ReplayedEnd(self._at.get(packed), packed, packed)
         at = end["namespace"], end["name"], 6 if ":" in end["ip"] else 4
+        if self._told is not None and end.get("relabelled"):
+            raise Uncertain(RELABELLED)
         if self._told is not None and end.get("labels"):
             for labels, found in self._labelled.get(at, ()):
                 if labels == end["labels"]:

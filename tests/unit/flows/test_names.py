@@ -18,6 +18,7 @@ from cni_calico.flows.names import (
     Deciders,
     EndName,
     EndsHere,
+    LabelsSince,
     Names,
     parse_ends,
     parse_name,
@@ -193,7 +194,28 @@ def test_the_file_of_names_does_not_grow_for_ever(tmp_path: Path, monkeypatch: p
 def test_labels_of_ends_that_are_or_were_here(tmp_path: Path) -> None:
     (tmp_path / ENDS).write_bytes(render_ends("n1", [AddressedEnd(WEB, [A], {"app": "web"})]))
     names = Names(str(tmp_path / "flows"), str(tmp_path))
-    assert names.labels_of(WEB) == {"app": "web"} and names.labels_of(DB) is None
+    first = names.labels_of(WEB)
+    assert [one.labels for one in first] == [{"app": "web"}] and not names.labels_of(DB)
     (tmp_path / ENDS).write_bytes(render_ends("n1", [AddressedEnd(DB, [A], {"app": "db", "tier": "1"})]))
     names.look()
-    assert names.labels_of(WEB) == {"app": "web"} and names.labels_of(DB) == {"app": "db", "tier": "1"}
+    assert names.labels_of(WEB) == first
+    assert [one.labels for one in names.labels_of(DB)] == [{"app": "db", "tier": "1"}]
+
+
+def test_since_when_an_end_has_its_labels(tmp_path: Path) -> None:
+    now = [100.0]
+
+    def told(labels: dict[str, str], other: str) -> list[LabelsSince]:
+        now[0] += 1
+        ends = AddressedEnd(WEB, [A], labels), AddressedEnd(DB, [B], {"app": other})
+        (tmp_path / ENDS).write_bytes(render_ends("n1", ends))
+        names.look()
+        return [*names.labels_of(WEB)]
+
+    names = Names(str(tmp_path / "flows"), str(tmp_path), lambda: now[0])
+    first = (101_000_000, {"app": "web"})
+    assert told({"app": "web"}, "1") == [first]
+    assert told({"app": "web"}, "2") == [first], "nothing of it has changed"
+    assert told({"app": "db"}, "2") == [first, (103_000_000, {"app": "db"})]
+    for i in range(9):
+        assert len(told({"app": str(i)}, "2")) <= 4

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cni_calico.flows.conditions import meets
 from cni_calico.flows.deciders import END, REFUSED, Decider
 from cni_calico.flows.given_names import GivenName, GivenNames
-from cni_calico.flows.names import EndName
+from cni_calico.flows.names import EndName, LabelsSince
 from cni_calico.flows.network_sets import NetworkSetName
 from cni_calico.flows.query import FIELDS, Condition, Describer, is_translated
 from cni_calico.flows.records import DENIED, SIX, FlowRecord
@@ -33,8 +33,11 @@ DECIDERS = {
 }
 WEB_9 = GivenName("10.0.0.1", "pod", "shop", "web-9", 0.0, {})
 GIVEN = GivenNames([WEB_9, GivenName("fd00::", "pod", "other", "db", 5.0, {"app": "db"})])
-LABELS = {NAMES[1]: {"app": "web", "a": ""}, NAMES[2]: {"app": "db"}}
-DESCRIBER = Describer("n", DECIDERS.get, NAMES.get, labels_of=LABELS.get)
+LABELS = {
+    NAMES[1]: [LabelsSince(0, {"app": "web", "a": ""})],
+    NAMES[2]: [LabelsSince(0, {"app": "web"}), LabelsSince(5_000_000, {"app": "db"}), LabelsSince(6_000_000, {})],
+}
+DESCRIBER = Describer("n", DECIDERS.get, NAMES.get, labels_of=lambda name: LABELS.get(name, ()))
 DESCRIBERS = (
     DESCRIBER,
     replace(DESCRIBER, given=GIVEN.get),
@@ -80,7 +83,7 @@ def _records(draw: st.DrawFn) -> FlowRecord:
     ends = [draw(st.sampled_from((0, 1, 2, 3, 4, 9))) for _ in range(2)]
     asked = draw(st.sampled_from(addresses)), draw(st.sampled_from((ports[1], 80)))
     where = source, destination, asked[0], *ports, asked[1], protocol, flags
-    began = draw(st.sampled_from((1, 9_000_000)))
+    began = draw(st.sampled_from((1, 4_999_999, 5_000_000, 9_000_000)))
     return FlowRecord(began, began, *where, *decided, denied, 1, 1, 1, 1, *ends)
 
 
