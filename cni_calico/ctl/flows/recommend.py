@@ -24,6 +24,7 @@ from cni_calico.ctl.policy.expectations import KIND, VERSION
 from cni_calico.ctl.policy.proposed import ProposedChange, propose, read_proposed
 from cni_calico.ctl.policy.recommended import RecommendedPolicy, Recommender
 from cni_calico.ctl.policy.replayed import Replay, describe_judged
+from cni_calico.ctl.policy.told_labels import told_labels_for
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 from cni_calico.policy.judge.worlds import WorldPair
@@ -85,9 +86,10 @@ class CheckedRecommendation:
         arguments: Namespace,
     ) -> None:
         change = propose(now, [one.enforced for one in policies], arguments)
-        replay = Replay(change.records, change.before, change.after, change.hosts)
+        replay = Replay(change.records, change.before, change.after, change.hosts, told_labels_for(change))
         for flow in flows:
             replay.add(flow)
+        replay.finish(change)
         self.kept, self.uncertain = replay.same, dict(replay.uncertain)
         rows = [row for row in replay.changed.values() if row.after.denied]
         self.denied = [

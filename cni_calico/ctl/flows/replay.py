@@ -29,6 +29,7 @@ from cni_calico.flows.query import FlowQuery
 
 _LINE, _MOST_ROWS = 1 << 20, 200
 _HEAD = "Labels are as recorded, network sets and services as now."
+_JUDGED_BY = {"labels": "recorded", "networkSets": "now", "services": "now"}
 
 
 def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
@@ -114,6 +115,7 @@ def _render(found: Replay, rows: list[ReplayedRow], uncertain: list[str], argume
     drifted = _sorted(found.drifted.values())
     if arguments.output != TABLE:
         document = {
+            "judgedBy": _JUDGED_BY,
             "changes": [_document(row) for row in rows],
             "changedSince": [_document(row) for row in drifted],
             "unchanged": found.same,
@@ -122,11 +124,11 @@ def _render(found: Replay, rows: list[ReplayedRow], uncertain: list[str], argume
             "unreadable": uncertain,
         }
         return render_value(document, arguments.output)
-    lines = list(_lines(rows))
+    lines = [_HEAD, "", *_lines(rows)]
     if drifted:
-        lines += [*([""] if lines else []), "Records and policy have changed since these were recorded:"]
+        lines += [*([""] if rows else []), "Records and policy have changed since these were recorded:"]
         lines += [f"  {line}" for line in _lines(drifted)]
-    lines += [""] if lines else []
+    lines += [""] if rows or drifted else []
     lines += [f"Uncertain: {one}" for one in _uncertain(found, uncertain)]
     lines.append(_summary(found, rows, arguments))
     return "\n".join(lines) + "\n"
@@ -139,14 +141,14 @@ def _uncertain(found: Replay, uncertain: list[str]) -> list[str]:
 def _summary(found: Replay, rows: list[ReplayedRow], arguments: Namespace) -> str:
     changed = sum(row.connections for row in rows)
     what = "connections would be decided otherwise" if arguments.any else "connections would be denied"
-    return f"{changed} {what}, {found.same} as they were. {_HEAD}"
+    return f"{changed} {what}, {found.same} as they were."
 
 
 def _review(found: Replay, rows: list[ReplayedRow], uncertain: list[str], arguments: Namespace) -> Review:
     """For a page."""
     return Review(
         "What a change would have done to recorded flows",
-        _summary(found, rows, arguments),
+        f"{_HEAD} {_summary(found, rows, arguments)}",
         (
             ReviewSection("Uncertain", sentences=_uncertain(found, uncertain)),
             ReviewSection("Would be denied", [_review_row(row) for row in rows if row.after.denied]),

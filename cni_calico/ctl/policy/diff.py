@@ -21,6 +21,7 @@ from cni_calico.ctl.policy.proposed import ProposedChange, read_proposed
 from cni_calico.ctl.policy.review import Review, ReviewRow, ReviewSection
 from cni_calico.ctl.policy.review_file import require_fitting_page, write_review
 from cni_calico.ctl.policy.seen_rows import SeenRows
+from cni_calico.ctl.policy.told_labels import told_labels_for
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.codec import describe
@@ -77,7 +78,7 @@ def diff(
 
 
 def _seen(found: PolicyDiff, flows: Iterable[dict[str, Any]]) -> SeenRows:
-    seen = SeenRows(found.change.records, found.worlds, found.rows)
+    seen = SeenRows(found.change.records, found.worlds, found.rows, told_labels_for(found.change))
     for document in flows:
         if "verdict" in document:
             seen.add(document)

@@ -140,7 +140,7 @@ class FlowEnds:
         at = end["namespace"], end["name"], 6 if ":" in end["ip"] else 4
         if self._told is not None and end.get("relabelled"):
             raise Uncertain(RELABELLED)
-        if self._told is not None and end.get("labels"):
+        if self._told is not None and end.get("labels") is not None:
             for labels, found in self._labelled.get(at, ()):
                 if labels == end["labels"]:
                     return found
@@ -176,7 +176,9 @@ class FlowEnds:
         like = there or next(iter(its), None)
         told = ToldWorkload(namespace, name, frozenset(labels.items()), packed, end.get("kind") == "pod", like)
         key = known.find(told)
-        return ReplayedEnd(key, self._addresses[key][0], self._token(), there is None)
+        its_own = self._addresses[key]
+        address = next((one for one in its_own if len(one) == len(packed)), its_own[0])
+        return ReplayedEnd(key, address, self._token(), there is None)
 
     def _token(self) -> int:
         self._tokens += 1

@@ -1,7 +1,8 @@
 """Policies that allow what recorded flows have used, and nothing else.
 
 Rule: what a flow would need is opened only if both of its ends are known; what is left out is counted, with the reason.
-One policy per workload: pods with equal labels, without those that its owner gives each pod.
+One policy per workload: pods with equal labels, without those that its owner gives each pod. Labels are those that
+flows tell, also of pods that are gone; without these those of now.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
-from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, SeenConnections, Uncertain, parse_point
+from cni_calico.ctl.policy.flow_ends import (
+    NO_FLOW,
+    FlowEnds,
+    SeenConnections,
+    ToldWorkload,
+    Uncertain,
+    parse_point,
+)
 from cni_calico.ctl.policy.networks_around import NetworksAround
+from cni_calico.ctl.policy.recorded_workloads import LearntWorkloads
 from cni_calico.ctl.policy.records import PolicyRecords, workload_name
 from cni_calico.ctl.policy.workload_selectors import StableLabels, shortest_selector, stable_labels
 from cni_calico.errors import InvalidConfig
@@ -98,7 +107,8 @@ class Recommender:
         self._workload = {
             key: KnownWorkload(key.namespace, stable_labels(endpoints[key].metadata.labels)) for key in addresses
         }
-        self._ends = FlowEnds(endpoints, addresses, lambda key: self._workload[key])
+        told = LearntWorkloads(addresses, self._learn_workload)
+        self._ends = FlowEnds(endpoints, addresses, lambda key: self._workload[key], told)
         self._called: dict[KnownWorkload, str] = {}
         for key in sorted(addresses, key=str):
             self._called.setdefault(self._workload[key], workload_name(key, endpoints[key]))
@@ -138,6 +148,12 @@ class Recommender:
                 rules = self._learnt.setdefault(self._workload[own.key], {})
                 rule = rules.setdefault((direction, peer, protocol), LearntRule())
                 rule.ports.setdefault(port, SeenConnections()).add(reporter, count, last)
+
+    def _learn_workload(self, key: ResourceKey, told: ToldWorkload) -> None:
+        """One that is gone, or had other labels."""
+        one = self._workload[key] = KnownWorkload(told.namespace, stable_labels(dict(told.labels)))
+        self._called.setdefault(one, told.name)
+        self._all.setdefault(one.namespace, set()).add(one.labels)
 
     def _outside_peer(self, address: Packed) -> NetworkPeer:
         """The smallest network set that has the address and can be selected, else the address."""

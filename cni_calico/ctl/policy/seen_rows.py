@@ -12,7 +12,9 @@ from typing import Any
 from cni_calico.ctl.policy.changed_rows import UNNAMED, ChangedRow
 from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, ReplayedEnd, SeenConnections, Uncertain, parse_point
 from cni_calico.ctl.policy.networks_around import NetworksAround
+from cni_calico.ctl.policy.recorded_workloads import PresentWorkloads
 from cni_calico.ctl.policy.records import PolicyRecords
+from cni_calico.ctl.policy.told_labels import ToldLabels
 from cni_calico.errors import InvalidConfig
 from cni_calico.policy.judge.cells import AskedEachTime, JudgedPacket, plane_of
 from cni_calico.policy.judge.outside import OutsidePart
@@ -24,16 +26,19 @@ _BothJudged = tuple[JudgedPacket | None, JudgedPacket | None]
 
 
 class SeenRows:
-    """``add`` each flow, then ``seen`` of a line. ``uncertain``: connections that could not be judged."""
+    """``add`` each flow, then ``seen`` of a line. ``uncertain``: connections that could not be judged. A flow counts
+    for the workloads of now that have the labels which it tells (``told``), by name only if it tells none.
+    """
 
-    def __init__(self, records: PolicyRecords, worlds: WorldPair, rows: Sequence[ChangedRow]) -> None:
+    def __init__(self, records: PolicyRecords, worlds: WorldPair, rows: Sequence[ChangedRow], told: ToldLabels) -> None:
         self.uncertain = 0
         self._worlds, self._rows = worlds, rows
         keys = worlds.before.endpoints.keys() & worlds.after.endpoints.keys()
         addresses = {key: worlds.after.endpoints[key].addresses for key in keys}
         endpoints = records.endpoints
         labels = {key: tuple(sorted(endpoints[key].metadata.labels.items())) for key in keys & endpoints.keys()}
-        self._ends = FlowEnds(endpoints, addresses, lambda key: labels.get(key, ()))
+        present = PresentWorkloads(endpoints, addresses, told)
+        self._ends = FlowEnds(endpoints, addresses, lambda key: labels.get(key, ()), present)
         ends = (end for its in worlds.everybody.values() for end in its)
         parts = [end for end in ends if isinstance(end, OutsidePart)]
         self._parts = NetworksAround((one.around or (bytes(len(one.example)), 0), one) for one in parts)

@@ -25,7 +25,7 @@ from cni_calico.policy.records import POLICY_KINDS
 from cni_calico.policy.wanted import Packed, Wanted
 
 MOST_WORKLOADS, MOST_FLOWS = 10_000, 100_000
-_OURS, _NAME = "projectcalico.org/", "TOLD "  # no record has such a name
+_OURS, TOLD = "projectcalico.org/", "TOLD "  # no record has such a name
 _ACCOUNT = _OURS + "serviceaccount"
 _NETS_AT, _PORTS_AT = ("nets", "notNets", "cidr", "except"), ("ports", "notPorts", "port")  # fields of rules and sets
 _NUMBERS = re.compile(r"[0-9]+(:[0-9]+)?")
@@ -77,7 +77,7 @@ class ToldLabels:
         return found
 
     def has_made(self, key: ResourceKey) -> bool:
-        return self.made is not None and key.name.startswith(_NAME)
+        return self.made is not None and key.name.startswith(TOLD)
 
     def keep(self, flow: Mapping[str, Any]) -> None:
         """For the second round. Raises Uncertain."""
@@ -177,7 +177,7 @@ class _EndpointMaker:
         number = next(self._numbers)
         return replace(
             record,
-            metadata=Metadata(f"{_NAME}{number}", told.namespace, labels={**own, **labels}),
+            metadata=Metadata(f"{TOLD}{number}", told.namespace, labels={**own, **labels}),
             pod=told.name,
             workload="",
             container_id="",

@@ -74,6 +74,30 @@ def test_addresses_outside(recommends: Recommends) -> None:
     assert len(found["recommended-db"]["spec"]["egress"]) == 2
 
 
+def test_labels_as_recorded(recommends: Recommends) -> None:
+    """Of pods that are gone, which have a policy of their own, and of one that had others; what is learnt is kept."""
+
+    def end(name: str, number: int, labels: dict[str, str], **more: Any) -> dict[str, Any]:
+        where = {"kind": "pod", "namespace": "shop", "name": name, "ip": f"10.65.0.{number}"}
+        return {**where, "labels": labels, **more}
+
+    flows = [flow("x", "db-0", sender=end("job-7", 70 + i, {"app": "job", "job-name": str(i)})) for i in range(2)]
+    flows += [flow("x", "db-0", sender=end("cache-0", 4, {"app": "cart"}), port=5433)]
+    flows += [flow("web-1", "x", to=end("store-0", 80, {"app": "store", "tier": "1"}), port=80)]
+    flows += [flow("x", "db-0", sender=end("web-1", 1, {"app": "web"}, relabelled=True), count=9)]
+    code, out, err = recommends(flows, policies=list(POLICIES.values()))
+    assert code == 0, err
+    assert "not learnt: 9 connections: sums of five minutes in which the labels of an end changed" in err
+    found = documents(out)
+    selectors = {name: one["spec"]["selector"] for name, one in found.items()}
+    assert sorted(selectors.values()) == [f"app == '{one}'" for one in ("cart", "db", "job", "store", "web")]
+    ingress = found["recommended-db"]["spec"]["ingress"]
+    assert [(one["source"]["selector"], one["destination"]["ports"]) for one in ingress] == [
+        ("app == 'job'", [5432]),
+        ("app == 'cart'", [5433]),
+    ]
+
+
 def test_what_was_denied_is_learnt_only_if_asked(recommends: Recommends) -> None:
     flows = [flow("web-1", "db-0"), flow("cache-0", "db-0", verdict="denied", count=4)]
     closed = list(POLICIES.values())

@@ -46,11 +46,13 @@ def test_what_was_allowed_would_be_denied(replayed):
     code, out, err = replayed([POLICIES["database"]], [CLOSED], [flow("web-1", "db-0"), flow("web-2", "db-0", count=6)])
     assert (code, err) == (1, "")
     assert out.splitlines() == [
+        "Labels are as recorded, network sets and services as now.",
+        "",
         "shop/app=web -> shop/app=db  tcp/5432  allowed by rule 1 of NetworkPolicy shop/database  ->  "
         "DENIED at the end of tier default",
         "    7 connections, last 2026-11-26T14:02:11.403+00:00",
         "",
-        "7 connections would be denied, 0 as they were. Labels are as recorded, network sets and services as now.",
+        "7 connections would be denied, 0 as they were.",
     ]
 
 

@@ -56,6 +56,24 @@ def test_what_cannot_be_judged_is_not_unseen(differs: Differs) -> None:
     assert "5 recorded connections could not be judged." in str(differs([OPEN], flows))
 
 
+def test_flows_count_for_the_labels_that_they_tell(differs: Differs) -> None:
+    """Of a pod that is gone, or has other labels now; those that nobody has now, and nobody knows, are not judged."""
+
+    def of(name: str, labels: dict[str, str], count: int, **more: Any) -> dict[str, Any]:
+        sender = {"kind": "pod", "namespace": "shop", "name": name, "ip": "10.65.0.77", "labels": labels}
+        return flow("x", "db-0", sender={**sender, **more}, count=count)
+
+    web = {"app": "web", "projectcalico.org/orchestrator": "k8s"}
+    flows = [of("job-1", web, 3), of("cache-0", web, 4), of("web-1", {"app": "cache"}, 50), flow("web-2", "db-0")]
+    flows += [of("web-2", {"app": "batch"}, 600), of("web-1", web, 7000, relabelled=True)]
+    found = changes(str(differs([OPEN], flows, "-o", "json")))
+    assert {one["from"]["names"][0]: one["seen"]["connections"] for one in found} == {
+        "shop/app=web": 8,
+        "shop/app=cache": 50,
+    }
+    assert "7600 recorded connections could not be judged." in str(differs([OPEN], flows))
+
+
 def test_addresses_outside_and_protocols_that_no_rule_names(differs: Differs) -> None:
     ping = flow("web-1", "db-0", sender={"kind": "address", "ip": "192.0.2.9"}, to={"ip": "10.65.0.3"})
     del ping["destination"]["port"]

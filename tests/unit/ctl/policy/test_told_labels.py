@@ -5,6 +5,12 @@ import json
 import pytest
 
 from cni_calico.ctl.policy import told_labels
+from cni_calico.ctl.policy.flow_ends import RELABELLED
+from cni_calico.flows.deciders import Decider, render_line
+from cni_calico.flows.names import ENDS, AddressedEnd, EndName, render_ends
+from cni_calico.flows.query import FlowQuery
+from cni_calico.flows.recorder import DIRECTORY
+from tests.fakes.stepped_recorder import SteppedRecorder, arriving_instead_of_the_kernel
 from tests.unit.ctl.policy.shop import POLICIES, flow, pod, policy, stored, write, write_flows
 
 CLOSED = policy("database", "app == 'db'", [])
@@ -99,6 +105,46 @@ def test_without_a_name_nobody_is_who_was_made(found_by_replay):
     assert found_by_replay(CLOSED, of("job-1", WEB), nobody)[2] == {
         "an address that several workloads or hosts say is theirs": 1
     }
+
+
+def test_sums_of_five_minutes_in_which_labels_changed(found_by_replay):
+    mixed = of("job-1", WEB, count=3)
+    mixed["source"]["relabelled"] = True
+    assert found_by_replay(CLOSED, mixed, flow("web-1", "db-0")) == ([("shop/app=web", 1)], 0, {RELABELLED: 3})
+
+
+def test_a_pod_that_had_no_labels(found_by_replay):
+    """That is known, too: it is not the pod that has some now."""
+    opened = policy("database", "app == 'db'", [("has(app)", [5432])])
+    bare = of("cache-0", {}, "10.65.0.4", verdict="denied", count=2)
+    assert found_by_replay(opened, bare) == ([], 2, {})
+
+
+def test_last_nights_sums_of_pods_that_are_gone(found_by_replay, tmp_path, monkeypatch):
+    """As a recorder tells of them that was started again since, and has nothing but the file of sums."""
+    numbers = tmp_path / DIRECTORY / "numbers"
+    numbers.parent.mkdir()
+    numbers.write_text(render_line(1001, Decider("NetworkPolicy", "shop", "database", "default", True, 0, "Allow")))
+
+    def tell(*ends):
+        named = [AddressedEnd(EndName("pod", "shop", name), [bytes((10, 65, 0, i))], its) for name, i, its in ends]
+        (tmp_path / "new").write_bytes(render_ends("n1", named))
+        (tmp_path / "new").rename(tmp_path / ENDS)
+
+    key = bytes((10, 65, 0, 77, 10, 65, 0, 3, 6)) + (1000).to_bytes(2, "big") + (5432).to_bytes(2, "big")
+    there = ("db-0", 3, {"app": "db"})
+    arriving = arriving_instead_of_the_kernel(monkeypatch)
+    tell(("job-1", 77, WEB), there)
+    node = SteppedRecorder(tmp_path, arriving)
+    node.step((True, key, 1001), after_s=1)
+    node.recorder.close()
+    tell(there)
+    (tmp_path / DIRECTORY / "ring").unlink()
+    node = SteppedRecorder(tmp_path, arriving)
+    node.step(after_s=600)
+    told = [one for one in node.recorder.documents(FlowQuery(since=0, aggregate=True)) if one]
+    node.recorder.close()
+    assert found_by_replay(CLOSED, *told) == ([("shop/app=web", 1)], 0, {})
 
 
 def test_the_other_end_may_be_gone_too(found_by_replay):
