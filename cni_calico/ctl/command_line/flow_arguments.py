@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import Action, ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
 from typing import Any
 
 from cni_calico.ctl.command_line.parsers import CommandParser, Commands
@@ -12,6 +12,8 @@ from cni_calico.errors import InvalidConfig
 
 FORMATS = ("table", "wide", "dict", "json", "jsonl", "yaml")
 _WORDS = {"FORWARDED": "allowed", "DROPPED": "denied", "ALLOWED": "allowed", "DENIED": "denied"}
+_AUDIT = "AUDIT"
+_VERDICTS = "allowed or denied (also FORWARDED, DROPPED), or AUDIT: allowed, and staged policies would deny it"
 # option, field of the query, what it takes, help
 _FILTERS = (
     (("--from", "--from-pod"), "from", "[NS/]POD|ADDRESS", "source: the beginning of a name, or an address"),
@@ -27,7 +29,7 @@ _FILTERS = (
     (("--protocol",), "protocol", "NAME|NUMBER", "tcp, udp, icmp, icmp6, sctp or a number"),
     (("--policy",), "policy", "[NS/]NAME", "a policy that decided"),
     (("--tier",), "tier", "NAME", "tier of what decided"),
-    (("--verdict",), "verdict", "allowed|denied", "what was decided (also FORWARDED, DROPPED)"),
+    (("--verdict",), "verdict", "allowed|denied|AUDIT", "what was decided; AUDIT: allowed, staged policies would deny"),
 )
 FIELDS_OF_OPTIONS = {option: field for options, field, *_ in _FILTERS for option in options}
 _LONG = {field: options[-1] if len(options[0]) == 2 else options[0] for options, field, *_ in _FILTERS} | {
@@ -35,15 +37,35 @@ _LONG = {field: options[-1] if len(options[0]) == 2 else options[0] for options,
 }
 
 
+_ALONE = "AUDIT is --verdict allowed with --staged denied, and goes with no other --verdict, --staged or --not"
+Filter = tuple[str, str, bool]  # field, value, whether it must not be met
+
+
 class FilterAction(Action):
     """Appends (field, value, negated) to ``filters``; a --not before it is used up."""
 
     def __call__(self, _: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:
-        text = str(values)
+        known, negated = list(namespace.filters or ()), bool(namespace.negate)
         if self.const == "verdict":
-            text = _WORDS.get(text.upper(), text)
-        found = [*(namespace.filters or ()), (self.const, text, bool(namespace.negate))]
-        namespace.filters, namespace.negate = found, False
+            known += self._verdict(str(values), namespace, negated=negated)
+        else:
+            known.append((self.const, str(values), negated))
+        namespace.filters, namespace.negate = known, False
+
+    def _verdict(self, text: str, namespace: Namespace, *, negated: bool) -> list[Filter]:
+        """Raises ArgumentError."""
+        others = {field for field, *_ in namespace.filters or ()}
+        if text.upper() == _AUDIT:
+            if negated or others & {"verdict", "staged"}:
+                raise ArgumentError(self, _ALONE)
+            namespace.audit = namespace.staged = True
+            return [("verdict", "allowed", False), ("staged", "denied", False)]
+        if namespace.audit:
+            raise ArgumentError(self, _ALONE)
+        verdict = _WORDS.get(text.upper())
+        if verdict is None:
+            raise ArgumentError(self, f"expected {_VERDICTS}; got {text!r}")
+        return [("verdict", verdict, negated)]
 
 
 def add_flows(commands: Commands, common: CommandParser) -> None:
@@ -80,12 +102,14 @@ class StagedAction(Action):
     def __call__(self, _: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None) -> None:
         namespace.staged = True
         if values != "any" or namespace.negate:
+            if namespace.audit:
+                raise ArgumentError(self, _ALONE)
             namespace.filters = [*(namespace.filters or ()), ("staged", str(values), bool(namespace.negate))]
             namespace.negate = False
 
 
 def _add_filters(flows: CommandParser) -> None:
-    flows.set_defaults(filters=[], negate=False, staged=False)
+    flows.set_defaults(filters=[], negate=False, staged=False, audit=False)
     flows.add_argument(
         "--staged",
         action=StagedAction,

@@ -146,7 +146,7 @@ VALUES = {
     "--service": ["10.96.0.1"],
     "--until": ["2026-01-02T03:04:05Z"],
     "--pod": ["space/web"],
-    "--verdict": ["denied", "FORWARDED"],
+    "--verdict": ["denied", "FORWARDED", "AUDIT"],
     "--staged": ["changed"],
     "--policy": ["p"],
     "--tier": ["default"],

@@ -320,7 +320,10 @@ FILTERS = (
     *("--service shop/db", "--service db", "--service bank/db", "--service d", "--not --service 10.96.0.1"),
     *("--not --port 80 --not --port 443", "--from 'shop/web' --from \"metrics/\"", "--from-pod=shop\\/api", "--ip ''"),
 )
-WRONG = ("--from", "--not", "--from 'a", "--nonsense x", "word", "--from --to", "--from \\")
+WRONG = (
+    *("--verdict pending", "--verdict AUDIT", "--from", "--not", "--from 'a", "--nonsense x", "word", "--from --to"),
+    "--from \\",
+)
 
 
 def test_a_file_understands_the_same_filters(
@@ -343,6 +346,7 @@ def test_a_file_understands_the_same_filters(
         assert flow_browser.evaluate(shown) == expected, text
         assert flow_browser.evaluate("document.getElementById('wrong').hidden"), text
     for text in WRONG:
+        apply("")
         apply(text)
         assert "filter: " in flow_browser.evaluate("document.getElementById('wrong').textContent"), text
 

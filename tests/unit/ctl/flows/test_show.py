@@ -69,6 +69,9 @@ def query(*words: str) -> FlowQuery:
                 20,
             ),
         ),
+        (("--verdict", "audit", "--port", "1", "--staged"), FlowQuery((
+            Condition("verdict", ("allowed",)), Condition("staged", ("denied",)), Condition("port", ("1",)),
+        ), 20, staged=True)),
         (("-n", "shop", "--tier", "t", "--policy", "a/b", "--ip", "::1"), FlowQuery((
             Condition("namespace", ("shop",)), Condition("tier", ("t",)), Condition("policy", ("a/b",)),
             Condition("ip", ("::1",)),
@@ -95,6 +98,24 @@ def test_options(words: tuple[str, ...], asked: FlowQuery) -> None:
 def test_wrong_options(words: tuple[str, ...]) -> None:
     with pytest.raises(InvalidConfig):
         query(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--verdict pending", "expected allowed or denied (also FORWARDED, DROPPED), or AUDIT"),
+        ("--verdict=", "expected allowed or denied"),
+        ("--not --verdict AUDIT", "goes with no other"),
+        ("--verdict AUDIT --verdict denied", "goes with no other"),
+        ("--verdict denied --verdict AUDIT", "goes with no other"),
+        ("--verdict AUDIT --staged allowed", "goes with no other"),
+        ("--staged changed --verdict AUDIT", "goes with no other"),
+    ],
+)
+def test_a_verdict_that_there_is_not(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not no flows, which would look like good news."""
+    assert run(["flows", *words.split()], {}) == 1
+    assert why in capsys.readouterr().err
 
 
 def test_where_it_was_sent() -> None:

@@ -33,7 +33,11 @@ function parseFilter(text) {
     let value = given ?? words[++i];
     if (value === undefined || (given === undefined && value.startsWith("-")))
       throw new Error(`filter: argument ${name}: expected one argument`);
-    if (field === "verdict") value = WORDS[value.toUpperCase()] ?? value;
+    if (field === "verdict") {
+      if (!Object.hasOwn(WORDS, value.toUpperCase()))
+        throw new Error(`filter: argument ${name}: in a file expected allowed or denied, got ${shown(value)}`);
+      value = WORDS[value.toUpperCase()];
+    }
     const key = field + negated;
     found.set(key, {field, negated, values: [...(found.get(key)?.values ?? []), value]});
     negated = false;
