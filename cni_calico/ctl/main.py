@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, TextIO
 
 from cni_calico.ctl.output.looks import PlainLook
@@ -187,11 +188,17 @@ def _complain_of_a_part(error: ModuleNotFoundError) -> None:
     _note("(kubectl's plugin and calicoctl.pyz work with Kubernetes alone; etcd takes the calicoctl of a release)")
 
 
+def _may_find(argv: Sequence[str]) -> bool:
+    """Whether a command line that cannot be understood names such a command: 1 would say that something changes."""
+    words = [one for one in argv if not one.startswith("-")]
+    return (*words[:1], "") in _FINDING or any(pair in _FINDING for pair in pairwise(words))
+
+
 def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl") -> int:
     """Run a command line and return its exit status."""
     from cni_calico.ctl.command_line.arguments import parse_arguments
 
-    failing = 1
+    failing = 2 if _may_find(argv) else 1
     try:
         arguments = parse_arguments(argv, prog)
         words = (arguments.command, arguments.subcommand)
@@ -212,7 +219,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl"
         return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader is gone: write nothing more, not even at exit
-        return 1
+        return failing
 
 
 def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) -> str:

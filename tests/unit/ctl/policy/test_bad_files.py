@@ -37,3 +37,18 @@ def test_they_are_refused(tmp_path, capsys, command, documents, why):
     assert run(["policy", command, *words[command], "--endpoints", pods], {}) == 2
     out, err = capsys.readouterr()
     assert out == "" and why in err and "cannot use" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"policy {command} --nonsense" for command in ("diff", "replay", "recommend", "test")),
+        *("policy diff --with", "policy test", "cluster rehearse", "diff --nonsense", "diff"),
+        "--context here policy diff --nonsense",
+    ],
+)
+def test_a_command_line_that_is_wrong_finds_no_difference(capsys, words):
+    """1 would say that something changes."""
+    assert run(words.split(), {}) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err
