@@ -93,16 +93,19 @@ def read_flows(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[dic
 def _of_file(name: str) -> Iterator[dict[str, Any]]:
     """A line for each flow, as ``calicoctl flows --aggregate -o jsonl`` writes it."""
     if not Path(name).is_file():
-        raise InvalidConfig(f"cannot read {name}: there is no such file")
+        why = "it is no file" if Path(name).exists() else "there is no such file"
+        raise InvalidConfig(f"cannot read {name}: {why}")
+    number = 0
     try:
         with open(name, "rb") as file:
             while line := file.readline(_LINE):
+                number += 1
                 document = json.loads(line)
                 if not isinstance(document, dict):
-                    raise ValueError("a line is no document")
+                    raise ValueError
                 yield document
     except (ValueError, OSError) as e:
-        why = e.strerror if isinstance(e, OSError) else e
+        why = str(e.strerror) if isinstance(e, OSError) else f"line {number} is no flow"
         raise InvalidConfig(
             f"cannot read {name}: {why}", details="write it with 'calicoctl flows --aggregate --since 24h -o jsonl'"
         ) from e

@@ -81,12 +81,15 @@ def read_proposed(session: Session | None, arguments: Namespace, made: MakesReco
     """
     uncertain: list[str] = []
     staged: dict[ResourceKey, str] = {}
+    _require_files(arguments.overlay)
     new = _read_policies(arguments.overlay, arguments, staged)
     if session is None:
         old = _read_policies([arguments.directory] if arguments.directory else [], arguments, {})
         records = PolicyRecords()
         endpoints = _read_endpoints(arguments)
         endpoints.update(made(endpoints))
+        if made is _nothing:
+            _require_endpoints(endpoints)
         _add_missing(records.records, endpoints, old, new)
         records.records.update(old)
         removed = [key for key in old if key not in new]
@@ -102,6 +105,23 @@ def read_proposed(session: Session | None, arguments: Namespace, made: MakesReco
     for warning in change.warnings:
         arguments.warn(warning)
     return change
+
+
+def _require_files(names: Iterable[str]) -> None:
+    """A directory of nothing is a mistyped one: it would change nothing, or everything."""
+    for name in names:
+        path = Path(name)
+        if path.is_dir() and not any(one.suffix in SUFFIXES for one in path.rglob("*")):
+            raise InvalidConfig(f"cannot read {name}: no file in it has a name that ends with {', '.join(SUFFIXES)}")
+
+
+def _require_endpoints(there: FileRecords) -> None:
+    """For nobody no verdict ever changes."""
+    if not any(key.kind in ("WorkloadEndpoint", "HostEndpoint") for key in there):
+        raise InvalidConfig(
+            "cannot compare: there is no workload and no host endpoint: give them with --endpoints",
+            details="calicoctl get workloadendpoint -A -o yaml > FILE",
+        )
 
 
 def propose(now: ProposedChange, documents: Iterable[dict[str, Any]], arguments: Namespace) -> ProposedChange:

@@ -40,6 +40,9 @@ def test_the_examples_print_what_they_say(tmp_path, capsys, monkeypatch):
         first, _, rest = block.partition("\n")
         if first.startswith("# ") and first.endswith((".yaml", ".jsonl")):
             Path(first[2:]).write_text(rest + "\n")
+        elif first == "# pods.sh":
+            command, _, file = rest.partition(" > ")
+            Path(file).write_text(calicoctl(*shlex.split(command)[1:]).out)
         elif first.startswith("$ calicoctl"):
             result = calicoctl(*shlex.split(first)[2:])
             assert result.out.rstrip("\n") == rest, first

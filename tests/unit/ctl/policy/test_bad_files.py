@@ -52,3 +52,31 @@ def test_a_command_line_that_is_wrong_finds_no_difference(capsys, words):
     assert run(words.split(), {}) == 2
     out, err = capsys.readouterr()
     assert out == "" and err
+
+
+@pytest.mark.parametrize("command", ["diff", "replay", "recommend"])
+def test_nobody_to_compare_for(tmp_path, capsys, command):
+    """Without workloads nothing would ever change."""
+    old, flows = write(tmp_path / "old.yaml"), write_flows(tmp_path / "flows.jsonl", flow("web-1", "db-0"))
+    new = write(tmp_path / "new.yaml", POLICIES["database"])
+    words = {"diff": ("--with", new), "replay": ("--with", new, "--flows", flows), "recommend": ("--flows", flows)}
+    for endpoints in ((), ("--endpoints", old)):
+        assert run(["policy", command, "--dir", old, *words[command], *endpoints], {}) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and "no workload and no host endpoint: give them with --endpoints" in err
+
+
+@pytest.mark.parametrize("command", ["diff", "replay", "test"])
+def test_a_directory_of_nothing(tmp_path, capsys, command):
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "policy.txt").write_text("kind: NetworkPolicy")
+    old, new = write(tmp_path / "old.yaml"), str(tmp_path / "new")
+    sides = ("--with", new, "--endpoints", endpoints_file(tmp_path))
+    words = {
+        "diff": ("--dir", old, *sides),
+        "replay": ("--dir", old, *sides, "--flows", write_flows(tmp_path / "flows.jsonl", flow("web-1", "db-0"))),
+        "test": (write(tmp_path / "expected.yaml", EXPECTED), "--alone", *sides),
+    }
+    assert run(["policy", command, *words[command]], {}) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and f"cannot read {new}: no file in it has a name that ends with .yaml" in err
