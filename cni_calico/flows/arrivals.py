@@ -1,7 +1,8 @@
 """What the kernel reports to the recorder: decisions of rules, ends of connections, and what of it was lost.
 
-Rule: of each kind only so much is recorded in a second. What comes beyond that is still recorded if its sender has not
-had much of it, and else counted as lost; what is too much even to be looked at the kernel drops and numbers.
+Rule: of each kind only so much is recorded in a second, a packet that both sides of the host decide about once. What
+comes beyond that is still recorded if its sender has not had much of it, and else counted as lost; what is too much
+even to be looked at the kernel drops and numbers.
 So a flood costs a bounded share of a processor, its loss is known exactly, and others' records are not lost with it.
 Denied packets have a socket of their own: they cannot push out what was let through. Who records only those listens to
 nothing else, so that no other packet and no connection pays for it.
@@ -10,7 +11,7 @@ nothing else, so that no other packet and no connection pays for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from errno import EBUSY, EPERM
 from operator import itemgetter
@@ -27,16 +28,22 @@ from cni_calico.kernel.netlink.ended import EndedConnections, TrackedConnection
 AT_ONCE = 64  # datagrams of a socket
 _ENDS_AT_ONCE = AT_ONCE * IN_DATAGRAM  # one in each: else those of what is read would fall behind
 _ROOMS = {ALLOWED: 8 << 20, DENIED: 4 << 20, ENDS: 32 << 20}
-_MOST = {ALLOWED: 20_000, DENIED: 5_000}  # reports in a second
-_LOOKED_AT = 3  # times as many
+_MOST = {ALLOWED: 20_000, DENIED: 5_000}  # packets in a second
+_LOOKED_AT = 3  # times as many reports
 _SMALL = 20  # a part of them that any sender may have
 _OPEN_S, _DESCRIBED_EVERY_S = 10.0, 3600.0
 _NUMBER = itemgetter(0)  # of a report
 _TAKEN = EBUSY, EPERM  # what the kernel says of a group that another program listens to
 
 
+DecidedPacket = tuple[bool, bytes, int, int]
+"""Whether it was let through; the key of its connection; the number of the rule; that of what let the same packet
+through right after it, 0 for nothing: where both sides decide here they report one after the other.
+"""
+
+
 class SharedSecond:
-    """How many reports of a kind are recorded in a second, and whose. ``shed``: those that were not, ever."""
+    """How many packets of a kind are recorded in a second, and whose. ``shed``: reports of those that never were."""
 
     def __init__(self, most: int) -> None:
         self._most, self._small = most, most // _SMALL
@@ -50,16 +57,17 @@ class SharedSecond:
         self._senders.clear()
         self._taken, self.is_over = 0, False
 
-    def may_have_all(self, keys: Iterable[bytes], count: int) -> bool:
+    def may_have_all(self, packets: Sequence[DecidedPacket]) -> bool:
         """Whether whoever sends may have so many more; then they are taken."""
-        if self._taken + count > self._most:
+        if self._taken + len(packets) > self._most:
             return False
-        self._taken += count
-        self._keys.extend(keys)
+        self._taken += len(packets)
+        self._keys += [packet[1] for packet in packets]
         return True
 
-    def may_have(self, key: bytes) -> bool:
+    def may_have(self, packet: DecidedPacket) -> bool:
         """Whether the sender of this one may have it. Who had how much is asked only once the most is reached."""
+        key = packet[1]
         if self._taken < self._most:
             self._taken += 1
             self._keys.append(key)
@@ -70,7 +78,7 @@ class SharedSecond:
         sender = owner_of(key)
         count = self._senders[sender] = self._senders.get(sender, 0) + 1
         if count > self._small:
-            self.shed += 1
+            self.shed += 2 if packet[3] else 1
             self.is_over = True
             return False
         self._taken += 1
@@ -157,11 +165,9 @@ class Arrivals:
         """Reports that had to be taken apart."""
         return sum(one.slow for one in self._reports.values())
 
-    def take(self) -> tuple[list[tuple[bool, bytes, int]], list[TrackedConnection], bool]:
-        """(decisions: whether it was let through, key of the connection, number of the rule; ends; whether there may
-        be more). Raises KernelError.
-        """
-        decisions, more = list[tuple[bool, bytes, int]](), False
+    def take(self) -> tuple[list[DecidedPacket], list[TrackedConnection], bool]:
+        """(decisions; ends; whether there may be more). Raises KernelError."""
+        decisions, more = list[DecidedPacket](), False
         for source, reports in self._reports.items():
             datagrams = self._may_take(source)
             if not datagrams:
@@ -171,27 +177,17 @@ class Arrivals:
             self.numbers.update(map(_NUMBER, taken))
             self.totals[source] += len(taken)
             more = more or len(taken) >= datagrams
-            found = self._placed(taken, allowed=source == ALLOWED)
+            found, misplaced = in_pairs(taken, allowed=source == ALLOWED)
+            if misplaced:
+                self.malformed += len(misplaced)
+                self._unplaced = misplaced[-1]
             share = self._shares[source]
-            if not share.may_have_all((key for _, key, _ in found), len(found)):
-                found = [one for one in found if share.may_have(one[1])]
+            if not share.may_have_all(found):
+                found = [*filter(share.may_have, found)]
             decisions += found
         ended = [] if self._ends is None else self._ends.take(_ENDS_AT_ONCE)
         self.came += len(decisions) + len(ended)
         return decisions, ended, more or len(ended) >= _ENDS_AT_ONCE
-
-    def _placed(self, reports: Sequence[ReportedDecision], *, allowed: bool) -> list[tuple[bool, bytes, int]]:
-        """By their connections. What two rules say of a packet comes one after the other."""
-        found, before, key = list[tuple[bool, bytes, int]](), b"", None
-        for number, packet in reports:
-            if packet != before:
-                before, key = packet, key_of(packet)
-            if key is not None:
-                found.append((allowed, key, number))
-            else:
-                self.malformed += 1
-                self._unplaced = packet
-        return found
 
     def _may_take(self, source: str) -> int:
         """So many datagrams, however full they are."""
@@ -228,20 +224,29 @@ class Arrivals:
         self._told = lost
 
 
-def in_pairs(decisions: Sequence[tuple[bool, bytes, int]]) -> list[tuple[bool, bytes, int, int]]:
-    """Each with the number of what let the same packet through right after it, 0 for nothing: where both sides decide
-    here they report one after the other.
+def in_pairs(
+    reports: Sequence[ReportedDecision], *, allowed: bool, key_of: Callable[[bytes], bytes | None] = key_of
+) -> tuple[list[DecidedPacket], list[bytes]]:
+    """(what was decided about packets of connections; the packets that are of none). ``allowed``: they were let
+    through; what is denied stands alone.
     """
-    found: list[tuple[bool, bytes, int, int]] = []
-    before: tuple[bytes | None, int] = None, 0  # what was let through last, unless it has its second number
-    for allowed, key, number in decisions:
-        if allowed and key == before[0] and number != before[1]:
-            found[-1] = True, key, before[1], number
-            before = None, 0
+    found, misplaced = list[DecidedPacket](), list[bytes]()
+    key: bytes | None = None
+    before, single = b"", 0  # the packet; the number of what let it through, unless it has its second number
+    for number, packet in reports:
+        if packet != before:
+            before, last, key = packet, key, key_of(packet)
+            if key != last:
+                single = 0
+        if key is None:
+            misplaced.append(packet)
+        elif single and number != single:
+            found[-1] = True, key, single, number
+            single = 0
         else:
             found.append((allowed, key, number, 0))
-            before = key if allowed else None, number
-    return found
+            single = number if allowed else 0
+    return found, misplaced
 
 
 def _open_first(pair: int, sources: Sequence[str], opened: ExitStack) -> tuple[int, dict[str, DecisionReports]]:

@@ -24,7 +24,7 @@ from cni_calico.errors import KernelError
 from cni_calico.flows.accounting import RuleAccounting
 from cni_calico.flows.aggregates import NAME as SUMS
 from cni_calico.flows.aggregates import FlowAggregates
-from cni_calico.flows.arrivals import Arrivals, in_pairs
+from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.clock_steps import ClockSteps
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
@@ -180,7 +180,7 @@ class Recorder:
         now, live, ring, decide = self._micros(), self._deciding.live, self._ring, self._deciding.decide
         live.all_read = max(live.all_read, now - int(self._arrivals.behind_s() * 1e6))
         check, followed = self._judged.check, self._server.followed
-        for allowed, key, number, also in in_pairs(decisions):
+        for allowed, key, number, also in decisions:
             before = ring.next, live.denied
             check(key, number, also)
             where = decide(key, number, now, allowed=allowed, also=also)

@@ -5,7 +5,9 @@ Rule: only the kernel's side is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from cni_calico.flows import recorder as module
 from cni_calico.flows import tracking
+from cni_calico.flows.arrivals import DecidedPacket, in_pairs
 from cni_calico.flows.groups import groups_of
 from cni_calico.flows.recorder import Recorder
 from cni_calico.kernel.netlink.ended import TrackedConnection
@@ -20,6 +23,15 @@ from cni_calico.log import SILENT
 
 RING_BYTES = 1 << 20
 NOW = 2_000_000_000.0
+
+
+def paired(decisions: Sequence[tuple[bool, bytes, int]]) -> list[DecidedPacket]:
+    """Reports that were read one after the other: whether it was let through, key, number."""
+    found: list[DecidedPacket] = []
+    for allowed, together in groupby(decisions, itemgetter(0)):
+        reports = [(number, key) for _, key, number in together]
+        found += in_pairs(reports, allowed=allowed, key_of=lambda key: key)[0]
+    return found
 
 
 class Arriving:
@@ -34,8 +46,8 @@ class Arriving:
         self.decisions: list[tuple[bool, bytes, int]] = []
         self.ended: list[TrackedConnection] = []
 
-    def take(self) -> tuple[list[tuple[bool, bytes, int]], list[TrackedConnection], bool]:
-        taken = self.decisions, self.ended
+    def take(self) -> tuple[list[DecidedPacket], list[TrackedConnection], bool]:
+        taken = paired(self.decisions), self.ended
         self.came += len(self.decisions) + len(self.ended)
         self.decisions, self.ended = [], []
         return *taken, False

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from cni_calico.deadline import Deadline
 from cni_calico.flows import accounting
-from cni_calico.flows.arrivals import Arrivals, in_pairs
+from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP, FIXED, Decider
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, DENIED
@@ -32,6 +32,7 @@ from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.touched import FILTER
 from tests.deadlines import until
+from tests.fakes.stepped_recorder import paired
 from tests.kernels.features import has
 from tests.netns.test_verdicts import TRIED, _clusters, owners_of, strangers_among
 from tests.netns.wire import UPLINK, Wire, entered, frame, open_wire
@@ -141,7 +142,7 @@ def records_of(
     live = LiveFlows(kept, deciders.get, lambda address: 0)
     untranslated = UntranslatedDecisions(live, deciders.get)
     read_at_once = sorted(reports, key=lambda report: not report[0])  # what is let through first, as the recorder does
-    for allowed, key, number, also in in_pairs(read_at_once):
+    for allowed, key, number, also in paired(read_at_once):
         untranslated.decide(key, number, 1_000_000, allowed=allowed, also=also)
     untranslated.release(all_of_them=True)
     found: dict[bytes, set[tuple[bool, object]]] = {}

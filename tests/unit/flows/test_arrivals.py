@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.flows import arrivals as module
-from cni_calico.flows.arrivals import Arrivals
+from cni_calico.flows.arrivals import Arrivals, SharedSecond, in_pairs
 from cni_calico.flows.losses import ALLOWED, DENIED, OVERRUN, RATE
 from cni_calico.kernel.netlink.decisions import IN_DATAGRAM
 
@@ -70,7 +70,7 @@ def test_never_more_is_taken_in_a_second_and_hardly_less(sizes: list[int]) -> No
             now, taken = second, {True: 0, False: 0}
             while True:
                 decisions, _, more = arrivals.take()
-                for allowed, _key, _number in decisions:
+                for allowed, *_ in decisions:
                     taken[allowed] += 1
                 if not more:
                     break
@@ -119,7 +119,7 @@ def test_a_flood_costs_no_other_sender_a_record() -> None:
         more = True
         while more:
             decisions, _, more = arrivals.take()
-            for allowed, key, _number in decisions:
+            for allowed, key, *_ in decisions:
                 if allowed:
                     senders[key[:4]] = senders.get(key[:4], 0) + 1
         looked_at = 3 * 2000 // IN_DATAGRAM
@@ -167,3 +167,18 @@ def test_how_far_it_is_behind_is_known_while_there_is_always_more() -> None:
         assert arrivals.behind_s() == 1.0
         now = 106.5
         assert arrivals.behind_s() == 0.5
+
+
+def test_a_packet_of_both_sides_is_taken_once_and_lost_twice() -> None:
+    """Both are reported one after the other, also of packets that look alike."""
+    first, second, third = (bytes(PACKET[:20]) + bytes((1, port)) + PACKET[22:] for port in (1, 2, 3))
+    reports = [(300, first), (301, first), (300, second), (301, second), (301, third), (301, third), (7, b"none")]
+    taken, misplaced = in_pairs(reports, allowed=True)
+    assert [(key[-3], number, also) for _, key, number, also in taken] == [
+        (1, 300, 301), (2, 300, 301), (3, 301, 0), (3, 301, 0),
+    ] and misplaced == [b"none"]  # fmt: skip
+    assert [one[2:] for one in in_pairs(reports[:2], allowed=False)[0]] == [(300, 0), (301, 0)]
+    share = SharedSecond(2)
+    share.begin()
+    assert share.may_have_all(taken[:2]) and not share.may_have_all(taken[2:3])
+    assert not any(map(share.may_have, taken)) and (share.shed, share.is_over) == (2 + 2 + 1 + 1, True)

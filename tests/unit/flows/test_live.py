@@ -7,11 +7,11 @@ from struct import pack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.flows.arrivals import in_pairs
 from cni_calico.flows.deciders import Decider
 from cni_calico.flows.live import ATTEMPT_US, LiveFlows, decided_in
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, FlowRecord
 from cni_calico.kernel.netlink.ended import TrackedConnection
+from tests.fakes.stepped_recorder import paired
 
 OUT, IN, HOST_IN, HOST_OUT, DENY = 300, 301, 302, 303, 304
 S = 1_000_000
@@ -312,7 +312,7 @@ def test_decisions_in_pairs_are_the_same_as_one_by_one(steps: list[tuple[list[tu
         now += passed
         for allowed, key, number in decisions:
             one.decide(key, number, now, allowed=allowed)
-        for allowed, key, number, also in in_pairs(decisions):
+        for allowed, key, number, also in paired(decisions):
             two.decide(key, number, now, allowed=allowed, also=also)
     assert ones.records == twos.records
     assert (one.allowed, one.denied, one.unknown, len(one)) == (two.allowed, two.denied, two.unknown, len(two))
