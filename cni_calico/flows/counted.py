@@ -5,7 +5,7 @@ Rule: what happens to a record between two settlements is counted once; of what 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cni_calico.flows.live import FlowStore
 from cni_calico.flows.records import FlowRecord
@@ -48,6 +48,9 @@ class CountedRecords:
         record = self._store.read(number)
         self._read = number, record
         return record
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        self._store.expect(numbers)
 
     def settle(self) -> None:
         for before, now in self._changed.values():

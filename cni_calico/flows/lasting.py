@@ -6,6 +6,8 @@ connections without end costs itself their ends, and nobody else.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cni_calico.flows.packets import V4_BYTES
 
 
@@ -21,6 +23,9 @@ class LastingConnections:
     def __len__(self) -> int:
         return len(self._within) + len(self._beyond)
 
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._within or key in self._beyond
+
     @property
     def is_full(self) -> bool:
         return len(self) >= self._most
@@ -32,6 +37,10 @@ class LastingConnections:
     def get(self, key: bytes) -> int | None:
         found = self._within.get(key)
         return self._beyond.get(key) if found is None and self._beyond else found
+
+    def numbers_of(self, keys: Iterable[bytes]) -> list[int]:
+        """Of those that are there; without those of ends that have too many."""
+        return [number for number in map(self._within.get, keys) if number is not None]
 
     def add(self, key: bytes, number: int, owner: bytes) -> bool:
         """One that is not there. ``owner``: whose share it is, b"" for nobody's. Returns whether another one had to

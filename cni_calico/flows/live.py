@@ -11,15 +11,16 @@ the way out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from struct import Struct
 from typing import Protocol, TypeVar
 
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.lasting import LastingConnections, owner_of
+from cni_calico.flows.outcomes import MOST_COUNT, NOBODY, DecidedSides, counted, ended, with_decision, with_one_more
 from cni_calico.flows.packets import key_as_sent, parts_of
-from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, SIX, FlowRecord, record_from
+from cni_calico.flows.records import DENIED, ENDED, GONE, SIX, FlowRecord, record_from
 from cni_calico.flows.reuse import ReusedKeys
 from cni_calico.kernel.netlink.ended import TrackedConnection
 
@@ -30,23 +31,21 @@ _END_LATE_US = 10_000_000
 _EARLY_US, _EARLY_MOST = 2_000_000, 10_000  # ends that arrive before what they end
 _LABEL = Struct("=4I")
 _ALL = 0xFFFFFFFF
-_MOST_COUNT = (1 << 32) - 1
 _ANY = 1 << 63  # no record has a higher number
 T = TypeVar("T")
-DecidedSides = tuple[int, int, int, int]
-"""Numbers of what decided: egress, ingress, host_out, host_in."""
-_NOBODY: DecidedSides = (0, 0, 0, 0)
 _REMEMBERED = 10_000
 
 
 class FlowStore(Protocol):
-    """Where records are; ``read`` returns None for one that is gone."""
+    """Where records are; ``read`` returns None for one that is gone. ``expect``: these are about to be read."""
 
     def append(self, record: FlowRecord) -> int: ...
 
     def update(self, number: int, record: FlowRecord) -> None: ...
 
     def read(self, number: int) -> FlowRecord | None: ...
+
+    def expect(self, numbers: Sequence[int]) -> None: ...
 
 
 def decided_in(label: bytes) -> tuple[int, int]:
@@ -102,7 +101,7 @@ class LiveFlows:
         if not allowed:
             self._decider(number)
             return self._deny(key, number, now)
-        if key not in self._attempts and self._lasting.get(key) is None:
+        if key not in self._attempts and key not in self._lasting:
             return self._begin(key, self._decided.get((number, also)) or self._first(number, also), now)
         where = self._go_on(key, number, self._decider(number), now)
         return self._go_on(key, also, self._decider(also), now) if also else where
@@ -110,9 +109,9 @@ class LiveFlows:
     def _first(self, number: int, also: int) -> DecidedSides:
         """What has decided about a connection that begins; remembered where it is known."""
         deciders = [(one, self._decider(one)) for one in ((number, also) if also else (number,))]
-        decided = _NOBODY
+        decided = NOBODY
         for one, decider in deciders:
-            decided = _with_one_more(decided, one, decider)
+            decided = with_one_more(decided, one, decider)
         if all(decider is not None for _, decider in deciders):
             if len(self._decided) >= _REMEMBERED:
                 self._decided.clear()
@@ -133,11 +132,11 @@ class LiveFlows:
         at_once = _AT_ONCE_US if repeated else _LATE_US
         if record is not None and where is not None and not self._is_over(where, record, now, at_once):
             if not repeated:
-                self._store.update(where, _with_decision(record, number, decider, now))
+                self._store.update(where, with_decision(record, number, decider, now))
             else:
                 self._reused.note_repeat(key, number, now)
             return where
-        decided = _NOBODY
+        decided = NOBODY
         attempt = self._attempts.get(key)
         denied = None if attempt is None else self._store.read(attempt[0])
         if attempt is not None and denied is not None and now - denied.last <= ATTEMPT_US:
@@ -147,11 +146,11 @@ class LiveFlows:
                 self._store.update(attempt[0], denied.but(egress=number))
                 return attempt[0]  # it let out what the other side denied: the kernel's two lists are read in turn
             if decider is not None and decider.untranslated:
-                self._store.update(attempt[0], _with_decision(denied, number, decider, denied.last))
+                self._store.update(attempt[0], with_decision(denied, number, decider, denied.last))
                 return attempt[0]
             decided = denied.egress, self._if_untranslated(denied.ingress), 0, denied.host_in
         self._attempts.pop(key, None)
-        return self._begin(key, _with_one_more(decided, number, decider), now)
+        return self._begin(key, with_one_more(decided, number, decider), now)
 
     def _if_untranslated(self, number: int) -> int:
         decider = self._decider_of(number)
@@ -164,8 +163,11 @@ class LiveFlows:
         if self._early:
             early = self._early.pop(key, None)
             if early is not None:
-                return self._store.append(_ended(made, early[0], now))
-        self._replace(key, now)
+                return self._store.append(ended(made, early[0], now))
+        if key in self._lasting:
+            self._replace(key, now)
+        if self._reused.has_repeats:
+            self._reused.forget_repeats(key)
         made_at = self._newest = self._store.append(made)
         self._follow(key, made_at, made.source_end)
         return made_at
@@ -175,7 +177,6 @@ class LiveFlows:
         where = self._lasting.pop(key)
         if where is not None:
             self._reused.wait_for_end(key, where, now)
-        self._reused.forget_repeats(key)
 
     def _follow(self, key: bytes, number: int, source_end: int) -> None:
         """Whoever has a name has a share. Nothing that was missing before is this one."""
@@ -195,14 +196,15 @@ class LiveFlows:
         record = None if where is None else self._store.read(where)
         if known is None and record is not None and where is not None and self._is_over(where, record, now, _LATE_US):
             self._replace(key, now)
+            self._reused.forget_repeats(key)
             record = None
         self._lasting.pop(key)
         if record is None or where is None or record.denied_by not in (0, number) or now - record.last > ATTEMPT_US:
             self.denied += 1
-            where, record = None, self._new(key, now, _NOBODY)
+            where, record = None, self._new(key, now, NOBODY)
         elif not record.denied:
             self.allowed, self.denied = self.allowed - 1, self.denied + 1
-        packets = min(_MOST_COUNT, record.packets + 1)
+        packets = min(MOST_COUNT, record.packets + 1)
         record = record.but(flags=record.flags | DENIED, denied_by=number, packets=packets, last=now)
         if where is None:
             where = self._store.append(record)
@@ -231,17 +233,29 @@ class LiveFlows:
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
+    def expect_ends(self, connections: Sequence[TrackedConnection]) -> None:
+        """These are about to be ended."""
+        self._store.expect(self._lasting.numbers_of([connection[0] for connection in connections]))
+
     def end(self, connection: TrackedConnection, now: int) -> int:
         """Returns the number of the record, 0 if there is none (yet)."""
+        key = connection[0]
+        where = None if self._reused.has_waiting else self._lasting.get(key)
+        if where is not None:  # nearly all
+            record = self._store.read(where)
+            if record is not None and record[0] < self.all_read and not _is_younger(connection, record):
+                self._lasting.pop(key)
+                self._store.update(where, ended(record, connection, now))
+                return where
         where, record = self._take_ended(connection)
         if where is None:
             if not self._is_reported(connection):
-                self._early[connection.key] = connection, now
+                self._early[key] = connection, now
                 if len(self._early) > _EARLY_MOST:
                     del self._early[next(iter(self._early))]
             return 0
         if record is not None:
-            self._store.update(where, _ended(record, connection, now))
+            self._store.update(where, ended(record, connection, now))
         return where
 
     def _take_ended(self, connection: TrackedConnection) -> tuple[int | None, FlowRecord | None]:
@@ -266,9 +280,9 @@ class LiveFlows:
         repeats = self._reused.take_repeats(key, began)
         if not repeats:
             return None, None
-        decided = _NOBODY
+        decided = NOBODY
         for number in repeats:
-            decided = _with_one_more(decided, number, self._decider_of(number))
+            decided = with_one_more(decided, number, self._decider_of(number))
         where = self._begin(key, decided, began)
         self._lasting.pop(key)
         return where, self._store.read(where)
@@ -333,7 +347,7 @@ class LiveFlows:
             expected.discard(key)
             if record is None or not _is_younger(connection, record):
                 if record is not None:
-                    self._store.update(where, _counted(record, connection, record.last))
+                    self._store.update(where, counted(record, connection, record.last))
                 return
             self._lasting.pop(key)  # its report was lost, and so was the end of the one before
             self._end_unseen(where)
@@ -342,7 +356,7 @@ class LiveFlows:
             began = int(connection.began * 1e6) or now
             made = self._new(key, began, (egress, ingress, 0, 0)).but(last=now)
             self.allowed += 1
-            self._follow(key, self._store.append(_counted(made, connection, now)), made.source_end)
+            self._follow(key, self._store.append(counted(made, connection, now)), made.source_end)
 
     def end_comparison(self, expected: set[bytes]) -> None:
         """What was missing twice has ended unseen: a list may miss an entry once."""
@@ -362,38 +376,4 @@ def _forget_oldest(kept: dict[bytes, tuple[T, int]], before: int) -> None:
 
 def _is_younger(connection: TrackedConnection, record: FlowRecord) -> bool:
     """Whether it began when the record was there already."""
-    return connection.began * 1e6 > record.began + _AT_ONCE_US
-
-
-def _with_decision(record: FlowRecord, number: int, decider: Decider | None, now: int) -> FlowRecord:
-    before: DecidedSides = record.decided[:4]
-    egress, ingress, host_out, host_in = _with_one_more(before, number, decider)
-    last = max(now, record.last)
-    return record.but(last=last, egress=egress, ingress=ingress, host_out=host_out, host_in=host_in)
-
-
-def _with_one_more(before: DecidedSides, number: int, decider: Decider | None) -> DecidedSides:
-    egress, ingress, host_out, host_in = before
-    if decider.ingress if decider is not None else egress:
-        return egress, number, host_out, ingress
-    if not egress:
-        return number, ingress, host_out, host_in
-    return egress, ingress, number, host_in
-
-
-def _counted(record: FlowRecord, seen: TrackedConnection, last: int, flags: int = 0) -> FlowRecord:
-    """``flags``: to be added."""
-    began, _, source, destination, _, sport, dport, _, protocol, before = record[:10]
-    _, asked, asked_port, packets, size, packets_back, size_back, *_ = seen
-    flags |= before
-    carried = record[15:19]
-    if packets is not None and packets_back is not None:
-        flags |= COUNTED
-        carried = min(_MOST_COUNT, packets), size or 0, min(_MOST_COUNT, packets_back), size_back or 0
-    where = began, last, source, destination, asked, sport, dport, asked_port or dport, protocol, flags
-    return record_from(where + record[10:15] + carried + record[19:])
-
-
-def _ended(record: FlowRecord, seen: TrackedConnection, now: int) -> FlowRecord:
-    last = int(seen.ended * 1e6) if seen.ended else now
-    return _counted(record, seen, max(last, record[0]), ENDED)
+    return connection[7] * 1e6 > record[0] + _AT_ONCE_US

@@ -179,15 +179,16 @@ class Recorder:
         decisions, ended, more = self._arrivals.take()
         now, live, ring, decide = self._micros(), self._deciding.live, self._ring, self._deciding.decide
         live.all_read = max(live.all_read, now - int(self._arrivals.behind_s() * 1e6))
-        check, followed = self._judged.check, self._server.followed
+        check, followed, before = self._judged.check, self._server.followed, (0, 0)
         for allowed, key, number, also in decisions:
-            before = ring.next, live.denied
+            if followed:
+                before = ring.next, live.denied
             check(key, number, also)
             where = decide(key, number, now, allowed=allowed, also=also)
             if followed and (where >= before[0] or live.denied > before[1]):
                 new[where] = None
-        for connection in ended:
-            self._deciding.end(connection, now)
+        if ended:
+            self._deciding.end_all(ended, now)
         return more
 
     def _tell_new(self, new: Mapping[int, None]) -> None:

@@ -91,16 +91,27 @@ record_from: Callable[[Iterable[Any]], FlowRecord] = partial(tuple.__new__, Flow
 
 
 def encode(record: FlowRecord, sequence: int) -> bytes:
-    body = _BODY.pack(*record, sequence)
-    return body + _CHECKSUM.pack(crc32(body))
+    return encode_run(((sequence, record),))
 
 
-def decode(data: bytes, sequence: int) -> FlowRecord | None:
-    """None if these bytes are not the whole record of that number."""
+def encode_run(numbered: Iterable[tuple[int, FlowRecord]]) -> bytes:
+    """Each after the one before. ``numbered``: (sequence, record)."""
+    pack, add = _BODY.pack, _CHECKSUM.pack
+    found: list[bytes] = []
+    for sequence, record in numbered:
+        body = pack(*record, sequence)
+        found += body, add(crc32(body))
+    return b"".join(found)
+
+
+def decode(data: bytes, sequence: int, *, whole: bool = False) -> FlowRecord | None:
+    """None if these bytes are not the whole record of that number. ``whole``: they are known to have been written as a
+    whole, and only which one it is is looked at.
+    """
     if len(data) != BYTES:
         return None
     found, checksum = _END.unpack_from(data, _END_AT)
-    if found != sequence or checksum != crc32(data[: _BODY.size]):
+    if found != sequence or not (whole or checksum == crc32(data[: _BODY.size])):
         return None
     return record_from((_SIX if data[_FLAGS_AT] & SIX else _FOUR).unpack_from(data))
 

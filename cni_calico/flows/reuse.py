@@ -23,6 +23,14 @@ class ReusedKeys:
         """A younger connection has the key now."""
         self._waiting.setdefault(key, []).append((record, now))
 
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def has_repeats(self) -> bool:
+        return bool(self._repeats)
+
     def take_waiting(self, key: bytes) -> int | None:
         """The oldest record that waits for an end of this key."""
         if not self._waiting:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from struct import Struct
 
-from cni_calico.flows.records import BYTES, FlowRecord, decode, encode, last_of
+from cni_calico.flows.records import BYTES, FlowRecord, decode, encode_run, last_of
 from cni_calico.regular import make_directories, require_regular
 
 VERSION = 1
@@ -24,6 +24,7 @@ _NEXT = Struct("=Q")
 _HEAD_BYTES, _NEXT_AT = 4096, 32
 _IN_MEMORY = 16384  # records, where there is no file
 _PIECE = 512  # records that are read at once
+_NEAR = 8  # what is as far apart is read together
 _MOST_UNWRITTEN = 4_000  # records
 
 
@@ -40,8 +41,10 @@ class Ring:
         self.next = 1
         self.alive = 0.0
         self._unwritten: dict[int, FlowRecord] = {}
+        self._ahead: dict[int, bytes] = {}  # read already; what has been written since is not among it
         self._latest: dict[int, int] = {}  # of pieces: no record of them was seen later than that; where it is known
         self._noted = 1  # from this number on nothing is in ``_latest`` yet
+        self._first = 1  # that this ring has appended
         self._memory: bytearray | None = None
         self._fd = -1
         try:
@@ -51,7 +54,7 @@ class Ring:
             self.trouble = f"cannot keep flows in {path}: {e.strerror}: only the newest {_IN_MEMORY} are kept"
             self.count = min(self.count, _IN_MEMORY)
             self._memory = bytearray(self.count * BYTES)
-        self._noted = self.next
+        self._noted = self._first = self.next
 
     def close(self) -> None:
         self.flush()
@@ -104,26 +107,48 @@ class Ring:
         found = self._unwritten.get(number)
         if not 0 < number < self.next or number < self.next - self.count:
             return None
-        return decode(self._bytes(number, 1), number) if found is None else found
+        if found is not None:
+            return found
+        ahead = self._ahead.pop(number, None)
+        return decode(self._bytes(number, 1) if ahead is None else ahead, number, whole=number >= self._first)
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        """They are about to be read, one by one: neighbours are read together."""
+        self._ahead.clear()
+        wanted = sorted(set(numbers) - self._unwritten.keys())
+        at = 0
+        while at < len(wanted):
+            begin, end = wanted[at], at + 1
+            while end < len(wanted) and wanted[end] - wanted[end - 1] <= _NEAR and wanted[end] - begin < _PIECE:
+                end += 1
+            if end - at > 1:
+                count = min(wanted[end - 1] - begin + 1, self.count - begin % self.count)
+                data = self._bytes(begin, count)
+                for number in wanted[at:end]:
+                    place = (number - begin) * BYTES
+                    if place < len(data):
+                        self._ahead[number] = data[place : place + BYTES]
+            at = end
 
     def flush(self) -> None:
         """Write what was appended and updated; neighbours at once."""
         if not self._unwritten:
             return
         unwritten, oldest = self._unwritten, self.oldest
+        self._ahead.clear()
         numbers = sorted(unwritten)
         numbers = numbers[bisect_left(numbers, oldest) :]
         begin, last = 0, -1
-        run: list[bytes] = []
+        run: list[tuple[int, FlowRecord]] = []
         for number in numbers:
             if number != last + 1 or number % self.count == 0:
                 if run:
-                    self._write(begin, b"".join(run))
+                    self._write(begin, encode_run(run))
                 begin, run = number, []
-            run.append(encode(unwritten[number], number))
+            run.append((number, unwritten[number]))
             last = number
         if run:
-            self._write(begin, b"".join(run))
+            self._write(begin, encode_run(run))
         at = 0
         while at < len(numbers):
             end = bisect_left(numbers, (numbers[at] // _PIECE + 1) * _PIECE, at)

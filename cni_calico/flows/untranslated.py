@@ -8,7 +8,7 @@ a denial is not joined where there were several that it may be about.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cni_calico.flows.deciders import Decider
@@ -71,6 +71,13 @@ class UntranslatedDecisions:
         if held is not None and (allowed or held.key == key):  # which denial is meant is known later
             del self._held[source]
             self._note_sent(self.live.decide(key, held.number, now, allowed=True), held.key)
+
+    def end_all(self, connections: Sequence[TrackedConnection], now: int) -> None:
+        """``end`` each."""
+        self.live.expect_ends(connections)
+        end = self.end if self._held else self.live.end
+        for connection in connections:
+            end(connection, now)
 
     def end(self, connection: TrackedConnection, now: int) -> int:
         """As ``LiveFlows.end``."""

@@ -20,7 +20,7 @@ class AlikeReports:
 
     def __init__(self, agreement: Agreement, staged: StagedFlows, decider_of: Callable[[int], Decider | None]) -> None:
         self._agreement, self._staged, self._decider_of = agreement, staged, decider_of
-        self._counts: dict[tuple[bytes, int, int], int] = {}
+        self._counts: dict[tuple[bytes, int, int], list[int]] = {}  # of one number each
         self._results: dict[tuple[bytes, int, int], tuple[CountedResult, ...]] = {}
 
     def check(self, key: bytes, number: int, also: int = 0) -> None:
@@ -28,7 +28,7 @@ class AlikeReports:
         alike = key[:-4] + key[-2:], number, also
         count = self._counts.get(alike)
         if count is not None:
-            self._counts[alike] = count + 1
+            count[0] += 1
             return
         found: list[CountedResult] = []
         lasts = True
@@ -42,15 +42,15 @@ class AlikeReports:
         if lasts:
             if len(self._counts) >= _MOST:
                 self.forget()
-            self._counts[alike], self._results[alike] = 0, tuple(found)
+            self._counts[alike], self._results[alike] = [0], tuple(found)
 
     def settle(self) -> None:
-        for alike, count in self._counts.items():
-            if count:
+        for alike, counted in self._counts.items():
+            if count := counted[0]:
                 self._agreement.agreed += count * sum(one >= FIRST for one in alike[1:])
                 for result in self._results[alike]:
                     self._staged.counts[result] += count
-                self._counts[alike] = 0
+                counted[0] = 0
 
     def forget(self) -> None:
         """Other rules may be in force from now on."""

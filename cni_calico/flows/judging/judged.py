@@ -60,6 +60,7 @@ class JudgedFlows:
         self._agreement = Agreement(self._known, clock, time.thread_time)
         self.staged = StagedFlows(self._known, Allowance(clock, time.thread_time), has_moved, hosts)
         self._alike = AlikeReports(self._agreement, self.staged, decider_of)
+        self.check = self._alike.check  # compares what the kernel has reported with what the rules in force say
         self._said: float | None = None
         if fd is not None:
             os.set_blocking(fd, False)
@@ -96,10 +97,6 @@ class JudgedFlows:
         self._known.ready = False
         self.staged.stop()
         self._log.warning(f"flows are not judged any more: {why}")
-
-    def check(self, key: bytes, number: int, also: int = 0) -> None:
-        """Compare what the kernel has reported with what the rules in force say."""
-        self._alike.check(key, number, also)
 
     def settle(self) -> None:
         """Say what differs, not too often."""

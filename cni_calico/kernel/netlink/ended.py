@@ -36,6 +36,7 @@ _WANTED: tuple[AttributePath, ...] = (
     *((1, 2, 4), (1, 2, 5), (1, 2, 6), (1, 2, 7), (1, 2, 8), (1, 2, 9)),
 )
 _COUNTED = Struct(">6Q")  # where the kernel tells all: counters of both directions, and times
+_PLAIN = 4, 4, 4, 0, 0, 0, 1, 2, 2, 2, *[8] * 6  # bytes of what is wanted, where nothing special is
 _ICMP, _NO_PORT = (b"\x01", b"\x3a"), b"\0\0"
 _NS_PER_S = 1e9
 
@@ -107,6 +108,10 @@ class EndedConnections(Nfnetlink):
                 run = self._layouts.run(data, begin, size, len(lengths) - at) if size <= _DATAGRAM else [()]
             except ValueError:
                 run = [()]
+            if _is_plain(run[0]):  # the others have the same attributes
+                found += map(_plain_connection, run)
+                at += len(run)
+                continue
             for values in run:
                 try:
                     found.append(_connection(values))
@@ -131,6 +136,20 @@ def read_tracked(netlink: Nfnetlink, deadline: Deadline) -> Iterator[list[Tracke
                 except ValueError:
                     continue
             yield found
+
+
+def _is_plain(found: tuple[bytes, ...]) -> bool:
+    """Whether it has IPv4 addresses, ports, and all counters and times."""
+    return tuple(map(len, found[:16])) == _PLAIN and found[6] not in _ICMP
+
+
+def _plain_connection(found: tuple[bytes, ...]) -> TrackedConnection:
+    """As ``_connection``: of nearly all."""
+    source, destination, reached, _, _, _, protocol, sport, port, reply_port, *_ = found
+    packets, size, packets_back, size_back, began, ended = _COUNTED.unpack(b"".join(found[10:16]))
+    carried = packets, size, packets_back, size_back, began / _NS_PER_S, ended / _NS_PER_S, found[16]
+    key = source + reached + protocol + sport + reply_port
+    return tuple.__new__(TrackedConnection, (key, destination, port[0] << 8 | port[1], *carried))
 
 
 def _connection(found: tuple[bytes, ...]) -> TrackedConnection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import pack
 
 from hypothesis import given
@@ -34,6 +35,9 @@ class Kept:
 
     def read(self, number: int) -> FlowRecord | None:
         return self.records[number]
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        pass
 
 
 def decider(number: int) -> Decider | None:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.kernel.netlink.ended import _NESTED, _START, _WANTED, TrackedConnection, _connection
+from cni_calico.kernel.netlink.ended import (
+    _NESTED,
+    _START,
+    _WANTED,
+    TrackedConnection,
+    _connection,
+    _is_plain,
+    _plain_connection,
+)
 from cni_calico.kernel.netlink.layouts import Layouts
 
 
@@ -63,6 +71,14 @@ def parse(data: bytes) -> TrackedConnection:
 def test_a_translated_connection_has_the_key_that_its_packets_have() -> None:
     key = A + POD + b"\6" + pack(">HH", 1000, 8443)
     assert parse(TCP) == TrackedConnection(key, SERVICE, 443, 5, 500, 4, 400, 1e9, 2e9, b"")
+
+
+def test_what_is_plain_is_read_as_all_else() -> None:
+    row = Layouts(_START, _WANTED, _NESTED).run(TCP, 0, len(TCP))[0]
+    assert _is_plain(row) and _plain_connection(row) == _connection(row)
+    ping, cut = Layouts(_START, _WANTED, _NESTED).run(PING, 0, len(PING))[0], TCP[: TCP.index(nest(20)[2:4]) - 2]
+    assert not _is_plain(ping) and not _is_plain(())
+    assert not _is_plain(Layouts(_START, _WANTED, _NESTED).run(cut, 0, len(cut))[0])  # it has no times
 
 
 def test_icmp_without_counters() -> None:
