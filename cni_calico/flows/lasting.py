@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cni_calico.flows.oldest import OldestKeys
 from cni_calico.flows.packets import V4_BYTES
 
 
@@ -18,6 +19,7 @@ class LastingConnections:
         self._most = most
         self._within: dict[bytes, int] = {}
         self._beyond: dict[bytes, int] = {}  # of ends that had their half already
+        self._oldest_within, self._oldest_beyond = OldestKeys(self._within), OldestKeys(self._beyond)
         self._counts: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -56,11 +58,11 @@ class LastingConnections:
         return True
 
     def _drop_one(self) -> None:
-        first = next(iter(self._within or self._beyond))
+        first = (self._oldest_within if self._within else self._oldest_beyond).first()
         if not self._beyond:
             self.pop(first)
             return
-        beyond = next(iter(self._beyond))
+        beyond = self._oldest_beyond.first()
         if owner_of(first) != owner_of(beyond):
             self.pop(beyond)
             return

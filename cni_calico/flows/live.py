@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.lasting import LastingConnections, owner_of
+from cni_calico.flows.oldest import OldestKeys
 from cni_calico.flows.outcomes import MOST_COUNT, NOBODY, DecidedSides, counted, ended, with_decision, with_one_more
 from cni_calico.flows.packets import key_as_sent, parts_of
 from cni_calico.flows.records import DENIED, ENDED, GONE, SIX, FlowRecord, record_from
@@ -73,6 +74,7 @@ class LiveFlows:
         self._lasting = LastingConnections(most)
         self._attempts: dict[bytes, tuple[int, int]] = {}  # (record, when it was last denied)
         self._early: dict[bytes, tuple[TrackedConnection, int]] = {}
+        self._oldest_attempts, self._oldest_early = OldestKeys(self._attempts), OldestKeys(self._early)
         self._reused = ReusedKeys()
         self._decided: dict[tuple[int, int], DecidedSides] = {}  # by the numbers that let a first packet through
         self._missing: set[bytes] = set()
@@ -212,7 +214,7 @@ class LiveFlows:
             self._store.update(where, record)
         self._attempts[key] = where, now
         if len(self._attempts) > self._most:
-            del self._attempts[next(iter(self._attempts))]
+            del self._attempts[self._oldest_attempts.first()]
         return where
 
     def denied_since(self, since: int) -> list[bytes]:
@@ -252,7 +254,7 @@ class LiveFlows:
             if not self._is_reported(connection):
                 self._early[key] = connection, now
                 if len(self._early) > _EARLY_MOST:
-                    del self._early[next(iter(self._early))]
+                    del self._early[self._oldest_early.first()]
             return 0
         if record is not None:
             self._store.update(where, ended(record, connection, now))

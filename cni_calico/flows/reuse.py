@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from itertools import islice, takewhile
 
+from cni_calico.flows.oldest import OldestKeys
+
 _MOST, _MOST_REPEATS = 10_000, 8
 
 
@@ -18,6 +20,7 @@ class ReusedKeys:
     def __init__(self) -> None:
         self._waiting: dict[bytes, list[tuple[int, int]]] = {}  # for their ends: (record, since when), the oldest first
         self._repeats: dict[bytes, tuple[list[int], int]] = {}  # numbers that decided again, and when the last did
+        self._oldest_repeats = OldestKeys(self._repeats)
 
     def wait_for_end(self, key: bytes, record: int, now: int) -> None:
         """A younger connection has the key now."""
@@ -57,7 +60,7 @@ class ReusedKeys:
         numbers = self._repeats.pop(key, ([], 0))[0]
         self._repeats[key] = [*numbers, number][-_MOST_REPEATS:], now
         if len(self._repeats) > _MOST:
-            del self._repeats[next(iter(self._repeats))]
+            del self._repeats[self._oldest_repeats.first()]
 
     def forget_repeats(self, key: bytes) -> None:
         self._repeats.pop(key, None)

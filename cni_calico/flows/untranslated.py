@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from cni_calico.flows.deciders import Decider
 from cni_calico.flows.live import LiveFlows
+from cni_calico.flows.oldest import OldestKeys
 from cni_calico.flows.packets import key_as_sent, parts_of, source_of
 from cni_calico.kernel.netlink.ended import TrackedConnection
 
@@ -38,6 +39,7 @@ class UntranslatedDecisions:
         self.live, self._decider_of = live, decider_of
         self._others: set[int] = set()  # numbers that decide after translation
         self._held: dict[bytes, _SentDecision] = {}  # by source
+        self._oldest_held = OldestKeys(self._held)
 
     def decide(self, key: bytes, number: int, now: int, *, allowed: bool, also: int = 0) -> int:
         """As ``LiveFlows.decide``; 0 as long as there is no record."""
@@ -47,7 +49,7 @@ class UntranslatedDecisions:
             if displaced is not None:
                 is_only = displaced.key == key and displaced.is_only
             elif len(self._held) >= _MOST:
-                displaced = self._held.pop(next(iter(self._held)))
+                displaced = self._held.pop(self._oldest_held.first())
             if displaced is not None and displaced.key != key:
                 self.live.decide(*displaced[:3], allowed=True)
             self._held[source] = _SentDecision(key, number, now, is_only)
