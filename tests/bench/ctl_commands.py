@@ -1,10 +1,10 @@
 """Processor time of each reading command of calicoctl on etcd with many records.
 
-    .venv/bin/python tests/bench/ctl_commands.py [--records 1000] [--runs 7] [--bin DIR]     a minute; prints a table
+    .venv/bin/python tests/bench/ctl_commands.py [--records 1000] [--runs 7] [--bin DIR] [--other DIR]     a minute
 
 The frozen executable of dist/bin on a real etcd with so many addresses of pods (a handle and an endpoint each,
 ipam_check.py), as many policies of three rules, network sets of ten networks, and host endpoints. Medians of the
-kernel's count for the process, user and system.
+kernel's count for the process, user and system. DIR of ``--other`` is another build, called in turn.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--bin", type=Path, default=BIN)
+    parser.add_argument("--other", type=Path, help="the directory of another build")
     arguments = parser.parse_args()
     with single() as cluster:
         environ = {"DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": cluster.urls[0], "PATH": os.environ["PATH"]}
@@ -81,12 +82,15 @@ def main() -> None:
         made = subprocess.run([calicoctl, "apply", "-f", "-"], env=environ, input=text, text=True, capture_output=True)
         if made.returncode:
             raise RuntimeError(made.stderr[-2000:])
-        found: dict[str, list[float]] = {command: [] for command in COMMANDS}
+        builds = {"": arguments.bin, **({"other: ": arguments.other} if arguments.other else {})}
+        found: dict[str, list[float]] = {f"{build}{command}": [] for command in COMMANDS for build in builds}
         statuses = {}
         for _ in range(arguments.runs):
             for command in COMMANDS:
-                spent, statuses[command] = measure([calicoctl, *command.split()], environ)
-                found[command].append(spent)
+                for build, directory in builds.items():
+                    called = [str(directory / "calicoctl"), *command.split()]
+                    spent, statuses[f"{build}{command}"] = measure(called, environ)
+                    found[f"{build}{command}"].append(spent)
     print(f"{arguments.records} records, {arguments.runs} runs, load average {os.getloadavg()[0]:.1f}\n")
     print("| command | CPU s | lowest | exit status |\n| --- | --- | --- | --- |")
     for command, spent in sorted(found.items(), key=lambda item: -statistics.median(item[1])):
