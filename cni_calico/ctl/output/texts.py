@@ -13,6 +13,13 @@ def render_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
+class _Pieces(list[str]):
+    """What libyaml takes for a stream of text."""
+
+    encoding = None
+    write = list.append
+
+
 def render_yaml(value: Any) -> str:
     """YAML with sorted keys; repeated values are written in full instead of as anchors, which not every reader of
     manifests supports. ``value`` consists of JSON's types; raises RepresenterError for a scalar of another one.
@@ -22,12 +29,10 @@ def render_yaml(value: Any) -> str:
     """
     if value is None:
         return "null\n"
-    from io import StringIO
-
     import yaml  # imported only if it is needed: that takes a while
     from yaml import events
 
-    text = StringIO()
+    text: Any = _Pieces()
     dumper: Any = yaml.CSafeDumper(text, allow_unicode=True)
     emit, represent, resolve = dumper.emit, dumper.represent_data, dumper.resolve
     ends = events.MappingEndEvent(), events.SequenceEndEvent()
@@ -70,4 +75,4 @@ def render_yaml(value: Any) -> str:
         dumper.close()
     finally:
         dumper.dispose()
-    return text.getvalue()
+    return "".join(text)
