@@ -33,7 +33,7 @@ from cni_calico.ctl.policy.told_labels import ToldLabels
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.keys import ResourceKey
 from cni_calico.policy.explain import Decision
-from cni_calico.policy.judge.cells import AskedEachTime, plane_of
+from cni_calico.policy.judge.cells import AskedEachTime, Cell, plane_of
 from cni_calico.policy.judge.workloads import WorkloadJudge
 from cni_calico.policy.ports import WITH_PORTS
 from cni_calico.policy.wanted import Direction, Wanted
@@ -239,20 +239,25 @@ class Replay:
             if own.key is None:
                 continue
             cell = judge.cell(own.key, direction, source.address, destination.address, protocol)
-            if second >= 0:
-                answers = [cell.find(first, second)]
-            elif isinstance(cell, AskedEachTime):
-                raise Uncertain(PORTS)
+            if second >= 0 or not cell.asks_seconds:
+                by = cell.find(first, second).decision
+                assert by is not None
             else:
-                family = 4 if len(source.address) == 4 else 6
-                answers = [judged for _, judged in cell.across(first, plane_of(protocol, family))]
-            decisions = [one.decision for one in answers if one.decision is not None]
-            if len({one.verdict for one in decisions}) > 1:
-                raise Uncertain(PORTS)
-            by = decisions[0]
+                by = _whatever_the_second(cell, first, protocol, 4 if len(source.address) == 4 else 6)
             if by.verdict == "Deny":
                 return self._verdict(by, denied=True)
         return self._verdict(by, denied=False)
+
+
+def _whatever_the_second(cell: Cell | AskedEachTime, first: int, protocol: int, family: int) -> Decision:
+    """Raises Uncertain if the second number decides."""
+    if isinstance(cell, AskedEachTime):
+        raise Uncertain(PORTS)
+    answers = [judged for _, judged in cell.across(first, plane_of(protocol, family))]
+    decisions = [one.decision for one in answers if one.decision is not None]
+    if len({one.verdict for one in decisions}) > 1:
+        raise Uncertain(PORTS)
+    return decisions[0]
 
 
 def describe_judged(judged: JudgedFlow) -> str:

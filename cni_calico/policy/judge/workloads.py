@@ -18,13 +18,16 @@ _REMEMBERED = 500_000
 
 
 class _GroupAsked:
-    """What is known of one who is asked: classes of sources and of destinations, and cells by which classes."""
+    """What is known of one who is asked: classes of sources and of destinations, and cells by which classes. Where no
+    rule asks for a side (``tells`` False), all addresses of a family are one, and stand there by their length.
+    """
 
-    __slots__ = ("cells", "classes", "names")
+    __slots__ = ("cells", "classes", "names", "tells")
 
     def __init__(self, names: AskedNames) -> None:
         self.names = names
-        self.classes: tuple[dict[Packed, AddressClass], dict[Packed, AddressClass]] = {}, {}
+        self.tells = any(names.of_side(source=True)), any(names.of_side(source=False))
+        self.classes: tuple[dict[Packed | int, AddressClass], dict[Packed | int, AddressClass]] = {}, {}
         self.cells: dict[tuple[int, int, int], Cell | AskedEachTime] = {}
 
 
@@ -47,10 +50,11 @@ class WorkloadJudge:
         if found is None:
             found = self._of[direction][key] = self._find(key, direction)
         group, asked = found
-        one = asked.classes[0].get(source)
+        tells = asked.tells
+        one = asked.classes[0].get(source if tells[0] else len(source))
         if one is None:
             one = self._class(asked, source, source=True)
-        other = asked.classes[1].get(destination)
+        other = asked.classes[1].get(destination if tells[1] else len(destination))
         if other is None:
             other = self._class(asked, destination, source=False)
         at = id(one), id(other), protocol
@@ -79,7 +83,8 @@ class WorkloadJudge:
                     classes.clear()
         self._classes += 1
         made = narrowed(self.judge.classes.of(address), *asked.names.of_side(source=source))
-        found = asked.classes[not source][address] = self._same.setdefault(made, made)
+        found = self._same.setdefault(made, made)
+        asked.classes[not source][address if asked.tells[not source] else len(address)] = found
         return found
 
     def _asked(self, group: AskedGroup) -> AskedNames:
