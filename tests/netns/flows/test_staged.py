@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,14 +72,25 @@ def staging(tmp_path: Path) -> Iterator[Judged]:
         yield one
 
 
-def documented_delete() -> str:
-    """What docs/flows.md shows of a policy that would be deleted, in the names that it has here."""
+def documented(begin: str, end: str) -> str:
+    """What docs/flows.md shows there, in the names and numbers that it has here, in one line."""
     text = (ROOT / "docs" / "flows.md").read_text()
-    found = text[text.index("# open-db.yaml") :].split("\n`--staged` shows it", 1)[0]
-    names = {"shop/database": "p", "kns.shop": "kns.default", "StagedNetworkPolicy": NAME.split()[0]}
-    for there, here in {**names, "7 x ": "", "7 changed": "1 changed"}.items():
+    found = text[text.index(begin) :].split(end, 1)[0]
+    names = {"shop/database": "p", "shop/close-db": "close-db", "kns.shop": "kns.default"}
+    for there, here in {**names, "StagedNetworkPolicy": NAME.split()[0]}.items():
         found = found.replace(there, here)
-    return found
+    return " ".join(re.sub(r"\b(7|1204) (x )?", lambda one: "" if one[2] else "1 ", found).split())
+
+
+def says_what_is_documented(
+    seen: Judged, capsys: pytest.CaptureFixture[str], said: str, verdict: str, port: str = "80"
+) -> None:
+    asked = ["--staged", "changed", "--aggregate", "--since", "1h", *(("--port", port) if port else ())]
+    assert run(["flows", *asked], {"CALICO_RUN_DIR": str(seen.root / "run")}) == 0
+    shown = capsys.readouterr()
+    (line,) = (one for one in shown.out.splitlines() if f" {verdict} " in one)
+    at_destination = line.split("ingress: ", 1)[1]  # both sides are of this node here
+    assert f"ingress: {at_destination}" in said and shown.err.splitlines()[0] in said
 
 
 def flows(seen: Judged, capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
@@ -99,6 +111,10 @@ def test_what_would_be_is_said_and_is_not(staging: Judged, capsys: pytest.Captur
         81: ("denied", "allowed"),
     }
     assert found[81]["staged"]["decided"][-1]["said"] == "ingress: staged p rule 0"
+    assert [one["destination"]["port"] for one in flows(seen, capsys, "--verdict", "AUDIT", "--since", "1h")] == [80]
+    said = documented("calicoctl apply -f close-db.yaml", "What would be if a policy were not there")
+    said = said.replace("close-db", "p").replace("profile kns.default rule 0", "p rule 0")  # it takes that one's place
+    says_what_is_documented(seen, capsys, said, "allowed", port="80")
     samples = {
         tuple(sample.labels.values()): sample.value
         for family in collect_flows(str(seen.root / "run"))
@@ -114,12 +130,7 @@ def test_what_would_be_is_said_and_is_not(staging: Judged, capsys: pytest.Captur
         return one["staged"]["decided"][-1]["said"] == "ingress: profile kns.default rule 0"
 
     until(is_deleted, "removing the policy would let the profile decide", pause_s=0.1)
-    said = " ".join(documented_delete().split())
-    asked = ["--staged", "changed", "--aggregate", "--since", "1h"]
-    assert run(["flows", *asked], {"CALICO_RUN_DIR": str(seen.root / "run")}) == 0
-    shown = capsys.readouterr()
-    (line,) = (one for one in shown.out.splitlines() if " DENIED " in one)
-    assert line.split("DENIED")[1].strip() in said and shown.err.splitlines()[0] in said
+    says_what_is_documented(seen, capsys, documented("# open-db.yaml", "`--staged` shows it"), "DENIED", port="")
     lab.remove("StagedGlobalNetworkPolicy", "p")
     seen.until("nothing is staged", lambda said: not said.get("staged_policies"))
     assert all("staged" not in one for one in flows(seen, capsys, "--staged", "--since", "1h"))
