@@ -20,6 +20,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.flows.groups import PAIRS, groups_of
 from cni_calico.flows.lasting import owner_of
+from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.flows.losses import ALLOWED, DENIED, ENDS, OVERRUN, RATE, Loss
 from cni_calico.flows.packets import key_of
 from cni_calico.kernel.netlink.decisions import IN_DATAGRAM, DecisionReports, ReportedDecision
@@ -28,7 +29,6 @@ from cni_calico.kernel.netlink.ended import EndedConnections, TrackedConnection
 AT_ONCE = 64  # datagrams of a socket
 _ENDS_AT_ONCE = AT_ONCE * IN_DATAGRAM  # one in each: else those of what is read would fall behind
 _ROOMS = {ALLOWED: 8 << 20, DENIED: 4 << 20, ENDS: 32 << 20}
-_MOST = {ALLOWED: 20_000, DENIED: 5_000}  # packets in a second
 _LOOKED_AT = 3  # times as many reports
 _SMALL = 20  # a part of them that any sender may have
 _OPEN_S, _DESCRIBED_EVERY_S = 10.0, 3600.0
@@ -46,11 +46,14 @@ class SharedSecond:
     """How many packets of a kind are recorded in a second, and whose. ``shed``: reports of those that never were."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._small = most, most // _SMALL
+        self.limit(most)
         self._keys: list[bytes] = []  # of those that were taken while there was room for any
         self._senders: dict[bytes, int] = {}
         self._taken = self.shed = 0
         self.is_over = False
+
+    def limit(self, most: int) -> None:
+        self.most, self._small = most, most // _SMALL
 
     def begin(self) -> None:
         self._keys.clear()
@@ -59,7 +62,7 @@ class SharedSecond:
 
     def may_have_all(self, packets: Sequence[DecidedPacket]) -> bool:
         """Whether whoever sends may have so many more; then they are taken."""
-        if self._taken + len(packets) > self._most:
+        if self._taken + len(packets) > self.most:
             return False
         self._taken += len(packets)
         self._keys += [packet[1] for packet in packets]
@@ -68,7 +71,7 @@ class SharedSecond:
     def may_have(self, packet: DecidedPacket) -> bool:
         """Whether the sender of this one may have it. Who had how much is asked only once the most is reached."""
         key = packet[1]
-        if self._taken < self._most:
+        if self._taken < self.most:
             self._taken += 1
             self._keys.append(key)
             return True
@@ -100,7 +103,8 @@ class Arrivals:
         self.numbers = Counter[int]()  # reports of each rule that were read, also those that are not recorded
         self.came = 1  # reports and ends since whoever takes them began to count
         self._second, self._seen = 0, Counter[str]()
-        self._shares = {source: SharedSecond(_MOST[source]) for source in (ALLOWED, DENIED)}
+        usual = USUAL_LIMITS
+        self._shares = {ALLOWED: SharedSecond(usual.rate), DENIED: SharedSecond(usual.denied_rate)}
         self._held_back: set[str] = set()  # what had more reports than may be taken in this second
         self._told = Counter[str]()
         with ExitStack() as opened:
@@ -112,6 +116,11 @@ class Arrivals:
 
     def close(self) -> None:
         self._opened.close()
+
+    def limit(self, limits: FlowLimits) -> None:
+        """Take so much in a second from now on."""
+        self._shares[ALLOWED].limit(limits.rate)
+        self._shares[DENIED].limit(limits.denied_rate)
 
     @property
     def groups(self) -> tuple[int, int]:
@@ -198,7 +207,7 @@ class Arrivals:
             self._held_back.clear()
             for share in self._shares.values():
                 share.begin()
-        left = (_LOOKED_AT * _MOST[source] - self._seen[source]) // IN_DATAGRAM
+        left = (_LOOKED_AT * self._shares[source].most - self._seen[source]) // IN_DATAGRAM
         if left <= 0:
             self._held_back.add(source)
         return min(AT_ONCE, max(0, left))

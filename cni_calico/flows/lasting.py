@@ -32,6 +32,13 @@ class LastingConnections:
     def is_full(self) -> bool:
         return len(self) >= self._most
 
+    def limit(self, most: int) -> int:
+        """From now on; returns how many had to go."""
+        self._most, before = most, len(self)
+        while len(self) > most:
+            self._drop_one()
+        return before - len(self)
+
     def has_before(self, number: int) -> bool:
         """Whether one has this number or an earlier one."""
         return any(next(iter(kept.values()), number + 1) <= number for kept in (self._within, self._beyond))

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.lasting import LastingConnections, owner_of
+from cni_calico.flows.limits import FlowLimits
 from cni_calico.flows.oldest import OldestKeys
 from cni_calico.flows.outcomes import MOST_COUNT, NOBODY, DecidedSides, counted, ended, with_decision, with_one_more
 from cni_calico.flows.packets import key_as_sent, parts_of
@@ -84,6 +85,11 @@ class LiveFlows:
 
     def __len__(self) -> int:
         return len(self._lasting)
+
+    def limit(self, limits: FlowLimits) -> None:
+        """Follow so many from now on."""
+        self._most = limits.live
+        self.dropped += self._lasting.limit(self._most)
 
     def resume(self, records: Iterable[tuple[int, FlowRecord]]) -> None:
         """Go on with what an earlier recorder wrote; the newest come first."""
@@ -213,7 +219,7 @@ class LiveFlows:
         else:
             self._store.update(where, record)
         self._attempts[key] = where, now
-        if len(self._attempts) > self._most:
+        while len(self._attempts) > self._most:
             del self._attempts[self._oldest_attempts.first()]
         return where
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from cni_calico.flows.deciders import FIRST, NUMBERS_BYTES, Decider, parse_line
 from cni_calico.flows.host_parameters import HostParameters, parse_parameters, render_parameters
+from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.kernel.files import Files
 from cni_calico.regular import append_whole, make_directories, open_regular, read_regular
 
@@ -83,6 +84,7 @@ class EndsHere(NamedTuple):
     labels: Mapping[EndName, Mapping[str, str]]
     kept_s: int
     hosts: HostParameters | None = None
+    limits: FlowLimits = USUAL_LIMITS
 
 
 def render_ends(
@@ -90,13 +92,16 @@ def render_ends(
     ends: Iterable[AddressedEnd],
     kept_s: float = SUMS_KEPT_S,
     hosts: HostParameters | None = None,
+    limits: FlowLimits = USUAL_LIMITS,
 ) -> bytes:
-    """The agent's file: this node's name, its ends, how long sums are kept, and what counts at host endpoints."""
+    """The agent's file: this node's name, its ends, how long sums are kept, what counts at host endpoints, and how
+    much is recorded.
+    """
     listed = [
         [one.kind, one.namespace, one.name, [address.hex() for address in its], dict(sorted(labels.items()))]
         for one, its, labels in ends
     ]
-    document = {"version": 1, "node": node, "kept": int(kept_s), "ends": listed}
+    document = {"version": 1, "node": node, "kept": int(kept_s), "limits": limits, "ends": listed}
     if hosts is not None:
         document["hosts"] = render_parameters(hosts)
     return json.dumps(document, separators=(",", ":")).encode()
@@ -113,7 +118,9 @@ def parse_ends(data: bytes) -> EndsHere:
             found.update((bytes.fromhex(address), end) for address in addresses)
             labelled[end] = {_text(key): _text(value) for key, value in labels.items()}
         hosts = parse_parameters(document["hosts"]) if "hosts" in document else None
-        return EndsHere(str(document["node"]), found, labelled, int(document.get("kept", SUMS_KEPT_S)), hosts)
+        limits = FlowLimits(*map(int, document.get("limits", ())))
+        kept_s = int(document.get("kept", SUMS_KEPT_S))
+        return EndsHere(str(document["node"]), found, labelled, kept_s, hosts, limits)
     except (TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"it is not the agent's file: {e}") from e
 
@@ -229,8 +236,9 @@ class Deciders:
 
 class Names:
     """``number_of(address)``: of the name that it has now; what a crash or a full disk took from the file is never
-    another name's. ``node``, ``kept_s`` (how long sums are kept) and ``hosts`` are as the agent says. ``trouble``: why
-    names are not kept. ``clock``: seconds since 1970. ``elsewhere``: the name of an address that is no end's here.
+    another name's. ``node``, ``kept_s`` (how long sums are kept), ``hosts`` and ``limits`` are as the agent
+    says. ``trouble``: why names are not kept. ``clock``: seconds since 1970. ``elsewhere``: the name of an address
+    that is no end's here.
     """
 
     def __init__(
@@ -244,6 +252,7 @@ class Names:
         self._ends = FollowedFile(f"{run_dir}/{ENDS}")
         self.node, self.kept_s = "", SUMS_KEPT_S
         self.hosts: HostParameters | None = None
+        self.limits = USUAL_LIMITS
         self._elsewhere = elsewhere
         self._now: Mapping[bytes, EndName] = {}
         self._were: dict[bytes, None] = {}  # addresses that ends here had
@@ -264,7 +273,7 @@ class Names:
             try:
                 here = parse_ends(self._ends.read())
                 self._given.clear()
-                self.node, self._now, self.kept_s, self.hosts = here.node, here.named, here.kept_s, here.hosts
+                self.node, self._now, _, self.kept_s, self.hosts, self.limits = here
                 for end, labels in here.labels.items():
                     self._labels[end] = note_labels(self._labels.pop(end, ()), labels, self._clock())
                 while len(self._labels) > max(_MOST_LABELLED, len(here.labels)):

@@ -35,6 +35,7 @@ from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.groups import DENIED_ONLY, WHAT, read_pair, write_pair
 from cni_calico.flows.judging.host_sides import HostSides
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
+from cni_calico.flows.limits import AppliedLimits
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
 from cni_calico.flows.names import FOLDED_SET, Deciders, EndName, LabelVersions, Names
@@ -104,6 +105,7 @@ class Recorder:
             self._arrivals = opened.enter_context(closing(Arrivals(clock, asked, allowed=allowed)))
             if self._arrivals.pair != asked:
                 write_pair(run_dir, self._arrivals.pair)
+            self._limits = AppliedLimits(lambda: self._names.limits, self._arrivals.limit, live.limit)
             self._comparison = opened.enter_context(closing(Comparison(live, log, clock))) if allowed else None
             self._accounting = opened.enter_context(
                 closing(RuleAccounting(self._arrivals, self._deciders.get, log, clock))
@@ -133,9 +135,10 @@ class Recorder:
         """
         if not self._arrivals.came:
             self._server.wait_for_anything(_IDLE_S)
-        calm = _CALM_S if self._arrivals.came < _CALM and len(self._deciding.live) < _FEW else _SLEEP_S
-        self._server.wait(_FOLLOWED_S if self._server.followed else calm)
+        calm = self._arrivals.came < _CALM and len(self._deciding.live) < _FEW
+        self._server.wait(_FOLLOWED_S if self._server.followed else _CALM_S if calm else _SLEEP_S)
         self._names.look()
+        self._limits.look()
         if self._elsewhere.look():
             self._names.look_elsewhere_again()
         self._judged.receive()
@@ -168,7 +171,9 @@ class Recorder:
             self._begin_export()
         if self._exporter is not None:
             self._go_on_exporting(self._exporter)
-        self._note_losses()
+        for loss in self._arrivals.new_losses(now):
+            self.losses.add(loss)
+        self.losses.flush(now)
         self._judged.settle()
         self._tell_new(new)
 
@@ -187,8 +192,7 @@ class Recorder:
             where = decide(key, number, now, allowed=allowed, also=also)
             if followed and (where >= before[0] or live.denied > before[1]):
                 new[where] = None
-        if ended:
-            self._deciding.end_all(ended, now)
+        self._deciding.end_all(ended, now)
         return more
 
     def _tell_new(self, new: Mapping[int, None]) -> None:
@@ -226,12 +230,6 @@ class Recorder:
         if self._ring.alive:
             self.losses.add(Loss(self._ring.alive, self._now(), ALLOWED, AWAY, None))
             self.losses.flush()  # now: this one may be killed as well
-
-    def _note_losses(self) -> None:
-        now = self._now()
-        for loss in self._arrivals.new_losses(now):
-            self.losses.add(loss)
-        self.losses.flush(now)
 
     # -- what is served ---------------------------------------------------------------------------------------------
 
@@ -370,12 +368,11 @@ class Recorder:
             {"from": one.begin, "to": one.end, "source": one.source, "why": one.why, "count": one.count}
             for one in self.losses.between(since, until)
         ]
-        oldest = self._oldest()
         return {
             "end": True,
             "node": self._names.node,
             "lost": lost,
-            "kept": {"flows": oldest, "sums": self._aggregates.oldest},
+            "kept": {"flows": self._oldest(), "sums": self._aggregates.oldest},
         }
 
 

@@ -76,6 +76,8 @@ class UntranslatedDecisions:
 
     def end_all(self, connections: Sequence[TrackedConnection], now: int) -> None:
         """``end`` each."""
+        if not connections:
+            return
         self.live.expect_ends(connections)
         end = self.end if self._held else self.live.end
         for connection in connections:

@@ -31,7 +31,7 @@ from cni_calico.nodeagent.bgp.reporter import Reporter
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
 from cni_calico.nodeagent.context.kinds import NOT_CHANGED
 from cni_calico.nodeagent.context.kubernetes import ApiNode
-from cni_calico.nodeagent.context.recording import names_all, recorded_flows
+from cni_calico.nodeagent.context.recording import flow_limits, names_all, recorded_flows
 from cni_calico.nodeagent.felix import Felix
 from cni_calico.nodeagent.keepers.host_status import make_host_status
 from cni_calico.nodeagent.keepers.labels import label_keeper
@@ -194,7 +194,8 @@ class Parts:
         settings = self.context.settings
         self._metrics.snapshot = snapshot
         hosts = HostParameters(felix.failsafe_inbound, felix.failsafe_outbound, tuple(felix.interface_exclude))
-        self._recording.use(recorded_flows(felix), snapshot.endpoints, felix.flow_retention_s, hosts)
+        kept = felix.flow_retention_s, hosts, flow_limits(felix)
+        self._recording.use(recorded_flows(felix), snapshot.endpoints, *kept)
         self._exporting.use(felix, snapshot.endpoints)
         for use in self._followers:
             use(felix)

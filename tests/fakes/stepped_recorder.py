@@ -17,6 +17,7 @@ from cni_calico.flows import recorder as module
 from cni_calico.flows import tracking
 from cni_calico.flows.arrivals import DecidedPacket, in_pairs
 from cni_calico.flows.groups import groups_of
+from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.flows.recorder import Recorder
 from cni_calico.kernel.netlink.ended import TrackedConnection
 from cni_calico.log import SILENT
@@ -43,6 +44,7 @@ class Arriving:
 
     def __init__(self) -> None:
         self.came = 1
+        self.limits = USUAL_LIMITS
         self.decisions: list[tuple[bool, bytes, int]] = []
         self.ended: list[TrackedConnection] = []
 
@@ -51,6 +53,9 @@ class Arriving:
         self.came += len(self.decisions) + len(self.ended)
         self.decisions, self.ended = [], []
         return *taken, False
+
+    def limit(self, limits: FlowLimits) -> None:
+        self.limits = limits
 
     def describe_strange(self) -> str:
         return ""

@@ -33,7 +33,7 @@ from cni_calico.daemon.settings_table import (
 from cni_calico.directories import RUN_DIR
 from cni_calico.nodeagent.context.configurations import NOT_SCOPED, FelixFields, Scoped, sources_of
 from cni_calico.nodeagent.context.driver import DRIVER, INTERNAL_DRIVER
-from cni_calico.nodeagent.context.encryption import EncryptionSettings, describe_own_ports
+from cni_calico.nodeagent.context.encryption import describe_own_ports
 from cni_calico.nodeagent.context.features import FEATURES, Features, select_features
 from cni_calico.nodeagent.context.host_protection import (
     ENFORCEMENT,
@@ -57,14 +57,14 @@ from cni_calico.nodeagent.context.kinds import (
 )
 from cni_calico.nodeagent.context.legacy import ACCESS
 from cni_calico.nodeagent.context.policy_sync import SYNC_PREFIX
-from cni_calico.nodeagent.context.recording import FLOW_NAMES, FLOWS, FLUSH_INTERVAL, LOCAL_REPORTER, RETENTION, SERVER
+from cni_calico.nodeagent.context.recording import RecordingSettings
 from cni_calico.nodeagent.context.rule_budget import MEMORY_LIMIT, RULE_BUDGET, RULE_TOTAL
 from cni_calico.nodeagent.context.unused import render_loss, unused_of
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND, FailsafePort
 
 
 @settings_table
-class FelixSettings(EncryptionSettings):
+class FelixSettings(RecordingSettings):
     """The parameters this agent uses."""
 
     interface_prefixes: tuple[str, ...] = setting(
@@ -192,12 +192,6 @@ class FelixSettings(EncryptionSettings):
     istio_dscp: int = setting("IstioDSCPMark", DSCP, 23, "The DSCP that these packets get.")
     policy_enforcement: str = setting("PolicyEnforcement", *ENFORCEMENT, section="Policy")
     standing_rules: str = setting("StandingRules", *STANDING_RULES)
-    flows: str = setting("Flows", *FLOWS)
-    flow_names: str = setting("FlowsNames", *FLOW_NAMES)
-    flow_retention_s: float = setting("FlowsRetention", *RETENTION)
-    flow_logs_server: str = setting("FlowLogsGoldmaneServer", *SERVER)
-    flow_logs_interval_s: float = setting("FlowLogsFlushInterval", *FLUSH_INTERVAL)
-    flow_logs_local: str = setting("FlowLogsLocalReporter", *LOCAL_REPORTER)
     policy_sync_prefix: str = setting("PolicySyncPathPrefix", *SYNC_PREFIX)
     internal_driver: bool = setting("UseInternalDataplaneDriver", *INTERNAL_DRIVER)
     dataplane_driver: str = setting("DataplaneDriver", *DRIVER)

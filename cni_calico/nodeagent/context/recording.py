@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from cni_calico.daemon.settings_table import Kind, choice, parse_seconds
+from cni_calico.daemon.settings_table import Kind, choice, number, parse_seconds, setting, settings_table
+from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.model.access import parse_relay_address
+from cni_calico.nodeagent.context.encryption import EncryptionSettings
 
 ENABLED, DISABLED, DENIED, AUTO = "Enabled", "Disabled", "Denied", "Auto"
 _LONGEST_S = 3600.0  # as far back as the collector goes
@@ -51,6 +53,18 @@ RETENTION = (
     86400.0,
     "Not a parameter of upstream's. How long the sums of flows are kept, as far as there is room for them.",
 )
+RATE = (
+    number(100, 1_000_000),
+    USUAL_LIMITS.rate,
+    "Not a parameter of upstream's. How many packets that are let through are recorded in a second, and a quarter as "
+    "many denied ones; what comes beyond that is counted as lost, unless its sender has little of it.",
+)
+LIVE = (
+    number(1000, 10_000_000),
+    USUAL_LIMITS.live,
+    "Not a parameter of upstream's. How many connections are followed until they end, each in half a kilobyte of "
+    "memory; of more the oldest stay recorded as open.",
+)
 SERVER = (
     Kind(_parse_server, "host:port"),
     "",
@@ -77,6 +91,20 @@ FLOW_NAMES = (
 )
 
 
+@settings_table
+class RecordingSettings(EncryptionSettings):
+    """What is recorded of connections, and where that is exported."""
+
+    flows: str = setting("Flows", *FLOWS, section="Flows")
+    flow_names: str = setting("FlowsNames", *FLOW_NAMES)
+    flow_retention_s: float = setting("FlowsRetention", *RETENTION)
+    flow_rate: int = setting("FlowsMaxRate", *RATE)
+    flow_live: int = setting("FlowsMaxLive", *LIVE)
+    flow_logs_server: str = setting("FlowLogsGoldmaneServer", *SERVER)
+    flow_logs_interval_s: float = setting("FlowLogsFlushInterval", *FLUSH_INTERVAL)
+    flow_logs_local: str = setting("FlowLogsLocalReporter", *LOCAL_REPORTER)
+
+
 class FlowSettings(Protocol):
     """The parameters of flows."""
 
@@ -91,6 +119,10 @@ class FlowSettings(Protocol):
 
     @property
     def flow_names(self) -> str: ...
+
+
+def flow_limits(settings: RecordingSettings) -> FlowLimits:
+    return FlowLimits(settings.flow_rate, settings.flow_live)
 
 
 def exports_flows(settings: FlowSettings) -> bool:

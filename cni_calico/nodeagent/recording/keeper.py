@@ -17,6 +17,7 @@ from cni_calico.daemon.orphans import VARIABLE
 from cni_calico.errors import KernelError
 from cni_calico.flows.groups import WHAT, groups_of, read_pair
 from cni_calico.flows.host_parameters import HostParameters
+from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.flows.names import ENDS, SUMS_KEPT_S, AddressedEnd, EndName, render_ends
 from cni_calico.kernel.child import Child
 from cni_calico.kernel.files import Files
@@ -78,9 +79,10 @@ class RecorderKeeper:
         endpoints: Iterable[WorkloadEndpoint],
         kept_s: float = SUMS_KEPT_S,
         hosts: HostParameters | None = None,
+        limits: FlowLimits = USUAL_LIMITS,
     ) -> None:
         """``flows``: the parameter; ``endpoints``: this node's; ``kept_s``: how long sums are; ``hosts``: what
-        counts at host endpoints.
+        counts at host endpoints; ``limits``: how much is recorded.
         """
         if self._staged is not None:
             self._staged.use(wanted=flows != DISABLED)
@@ -88,20 +90,22 @@ class RecorderKeeper:
             self._wanted.clear()
             self._note_none()
             return
-        self._tell(endpoints, kept_s, hosts)
+        self._tell(endpoints, kept_s, hosts, limits)
         self._flows = flows
         self._wanted.set()
         if not self._runs:
             self._runs = True
             self._start_thread(self._run)
 
-    def _tell(self, endpoints: Iterable[WorkloadEndpoint], kept_s: float, hosts: HostParameters | None) -> None:
+    def _tell(
+        self, endpoints: Iterable[WorkloadEndpoint], kept_s: float, hosts: HostParameters | None, limits: FlowLimits
+    ) -> None:
         ends = [
             AddressedEnd(name_of(one), [net.network_address.packed for net in one.ip_networks], one.metadata.labels)
             for one in endpoints
         ]
         ordered = sorted(ends, key=lambda one: (one.name.shown, one.addresses))
-        data = render_ends(self._node, ordered, kept_s, hosts)
+        data = render_ends(self._node, ordered, kept_s, hosts, limits)
         if data == self._written:
             return
         try:

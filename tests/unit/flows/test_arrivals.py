@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cni_calico.flows import arrivals as module
 from cni_calico.flows.arrivals import Arrivals, SharedSecond, in_pairs
+from cni_calico.flows.limits import FlowLimits
 from cni_calico.flows.losses import ALLOWED, DENIED, OVERRUN, RATE
 from cni_calico.kernel.netlink.decisions import IN_DATAGRAM
 
@@ -63,9 +64,9 @@ def test_never_more_is_taken_in_a_second_and_hardly_less(sizes: list[int]) -> No
         groups: list[Flood] = []
         patched.setattr(module, "DecisionReports", lambda *_: groups.append(Flood(sizes)) or groups[-1])
         patched.setattr(module, "EndedConnections", lambda room: NoEnds([1]))
-        patched.setattr(module, "_MOST", {ALLOWED: 2000, DENIED: 500})
         now = 7.0
         arrivals = Arrivals(lambda: now)
+        arrivals.limit(FlowLimits(2000))
         for second in (7.0, 8.0):
             now, taken = second, {True: 0, False: 0}
             while True:
@@ -114,8 +115,8 @@ def test_a_flood_costs_no_other_sender_a_record() -> None:
         groups: list[Crowd] = []
         patched.setattr(module, "DecisionReports", lambda *_: groups.append(Crowd(10)) or groups[-1])
         patched.setattr(module, "EndedConnections", lambda room: NoEnds([1]))
-        patched.setattr(module, "_MOST", {ALLOWED: 2000, DENIED: 500})
         arrivals, senders = Arrivals(lambda: 7.0), dict[bytes, int]()
+        arrivals.limit(FlowLimits(2000))
         more = True
         while more:
             decisions, _, more = arrivals.take()

@@ -44,3 +44,19 @@ def test_the_oldest_goes_where_nobody_has_more_than_half() -> None:
     assert sorted(number for one in lasting.everything() if (number := lasting.get(one)) is not None) == list(
         range(12, 20)
     )
+
+
+@given(steps, st.integers(1, MOST))
+def test_less_room_lets_the_same_go_as_fewer_places_would(chosen: list[tuple[str, int, bool]], most: int) -> None:
+    """As many as are too many, and what is left is as it was."""
+    lasting = LastingConnections(MOST)
+    for number, (owner, port, begins) in enumerate(chosen):
+        one = key(owner, port)
+        lasting.pop(one)
+        if begins:
+            lasting.add(one, number, b"" if owner == "-" else owner.encode() * 4)
+    before = {one: lasting.get(one) for one in lasting.everything()}
+    assert lasting.limit(most) == max(0, len(before) - most)
+    assert len(lasting) == min(most, len(before)) and lasting.is_full == (len(before) >= most)
+    assert {one: lasting.get(one) for one in lasting.everything()}.items() <= before.items()
+    assert lasting.limit(MOST) == 0

@@ -57,7 +57,17 @@ def test_who_has_an_address_elsewhere_is_asked_again_when_that_may_have_changed(
         assert names.get(names.number_of(A)) == name
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"ends": 3, "node": ""}', b'{"node": "", "ends": [[1, 2]]}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"ends": 3, "node": ""}',
+        b'{"node": "", "ends": [[1, 2]]}',
+        b'{"node": "", "ends": [], "limits": [1, 2, 3]}',
+    ],
+)
 def test_another_file_is_not_the_agents(data: bytes) -> None:
     with pytest.raises(ValueError):
         parse_ends(data)

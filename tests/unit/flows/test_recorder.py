@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from cni_calico.flows.deciders import Decider, render_line
+from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.flows.losses import DENIED, RATE, Loss
+from cni_calico.flows.names import ENDS, render_ends
 from cni_calico.flows.network_sets import NETWORK_SETS, NetworkSetLine, render_set
 from cni_calico.flows.query import Condition, FlowQuery, parse_query, render_query
 from cni_calico.flows.recorder import DIRECTORY
@@ -214,3 +216,22 @@ def test_the_status_has_what_metrics_are_made_of(
         "calico_flows_live",
         "calico_flows_store_bytes",
     }
+
+
+def test_what_the_agent_allows_counts_from_the_next_step_on(stepped: Callable[[], Stepped]) -> None:
+    """What is followed no more is said to be."""
+    node = stepped()
+    assert node.arriving.limits == USUAL_LIMITS
+    node.step(*[(True, key(port), OUT) for port in range(20)])
+    status = node.recorder.status()
+    assert (status["live"], status["unfollowed"]) == (20, 0)
+    (node.root / ENDS).write_bytes(render_ends("n1", [], limits=FlowLimits(300, 5)))
+    node.step()
+    status = node.recorder.status()
+    assert node.arriving.limits == FlowLimits(300, 5) and node.arriving.limits.denied_rate == 75
+    assert (status["live"], status["unfollowed"]) == (5, 15)
+    node.step(*[(True, key(port), OUT) for port in range(20, 30)])
+    assert node.recorder.status()["live"] == 5
+    (node.root / ENDS).write_bytes(render_ends("n1", []))
+    node.step(*[(True, key(port), OUT) for port in range(40, 50)])
+    assert node.arriving.limits == USUAL_LIMITS and node.recorder.status()["live"] == 15

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cni_calico.flows.host_parameters import HostParameters
+from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.flows.names import ENDS, EndName, EndsHere, parse_ends
 from cni_calico.log import Log
 from cni_calico.model.resources import Metadata, WorkloadEndpoint
@@ -84,6 +85,9 @@ def test_who_has_which_address(keeper: RecorderKeeper, tmp_path: Path) -> None:
     assert parse_ends(path.read_bytes()).kept_s == 3600
     keeper.use("Enabled", [ENDPOINT], 3600.0, HostParameters(INBOUND, OUTBOUND, ("kube-ipvs0",)))
     assert parse_ends(path.read_bytes()).hosts == HostParameters(INBOUND, OUTBOUND, ("kube-ipvs0",))
+    assert parse_ends(path.read_bytes()).limits == USUAL_LIMITS
+    keeper.use("Enabled", [ENDPOINT], limits=FlowLimits(500, 2000))
+    assert parse_ends(path.read_bytes()).limits == FlowLimits(500, 2000)
     path.unlink()
     path.mkdir()
     keeper.use("Enabled", [])
