@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from fcntl import ioctl
 from ipaddress import ip_address
@@ -279,6 +280,70 @@ def test_tcp_icmp_and_a_translated_connection_with_what_they_carried(recorded: R
     assert recorded.until(2, service="shop/api") and recorded.until(1, service="10.96.0.1")
     assert all(decided(one) == [f"{way}: profile kns.default rule 0" for way in ("egress", "ingress")] for one in found)
     assert all(one["bytes"]["in"] > 100 and one["packets"]["out"] >= 2 for one in (straight, through))
+
+
+KUBE_PROXY = """
+*nat
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-SEP-A - [0:0]
+:KUBE-SERVICES - [0:0]
+:KUBE-SVC-API - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+-A OUTPUT -j KUBE-SERVICES
+-A POSTROUTING -j KUBE-POSTROUTING
+-A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
+-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-POSTROUTING -j MARK --xor-mark 0x4000
+-A KUBE-POSTROUTING -j MASQUERADE
+-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp --dport 443 -j KUBE-SVC-API
+-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp --dport 444 -j KUBE-MARK-MASQ
+-A KUBE-SERVICES -d 10.96.0.1/32 -p tcp --dport 444 -j KUBE-SVC-API
+-A KUBE-SVC-API -j KUBE-SEP-A
+-A KUBE-SEP-A -s 10.77.0.1/32 -j KUBE-MARK-MASQ
+-A KUBE-SEP-A -p tcp -j DNAT --to-destination 10.77.0.1:7000
+COMMIT
+"""  # of a service whose only endpoint is pod a, and of port 444 where everybody is masqueraded
+
+
+def test_a_pod_that_reaches_itself_by_a_service_and_who_is_masqueraded(recorded: Recorded, tmp_path: Path) -> None:
+    """By the rules of kube-proxy for iptables, beside policies in nftables: whom the server sees is the host, and the
+    flow is still one, of the pod that asked, with the rules of both sides and its counters.
+    """
+    lab = recorded.lab
+    lab.host.do("addr", "add", "10.99.0.1/32", "dev", "lo")
+    (tmp_path / "rules").write_text(KUBE_PROXY)
+    lab.host.run("iptables-nft-restore", "--noflush", str(tmp_path / "rules"))
+    a, b = lab.workloads["a"], lab.workloads["b"]
+    with socket_in(a.ns, socket.AF_INET, socket.SOCK_STREAM) as server, ExitStack() as stack:
+        server.bind(("10.77.0.1", 7000))
+        server.listen()
+        server.settimeout(20)
+        seen, clients = [], []
+        for who, port in ((a, 443), (b, 443), (b, 444)):
+            client = stack.enter_context(socket_in(who.ns, socket.AF_INET, socket.SOCK_STREAM))
+            client.settimeout(20)
+            client.connect(("10.96.0.1", port))
+            client.sendall(b"x" * 100)
+            clients.append(client)
+            connection, (address, _) = server.accept()
+            stack.enter_context(connection)
+            seen.append(address)
+        assert seen == ["10.99.0.1", "10.77.0.2", "10.99.0.1"]
+        until(lambda: not any(map(unacknowledged, clients)), "all is acknowledged")
+        recorded.until(3)
+        with entered(lab.host), Nfnetlink() as netlink:
+            netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
+        until(lambda: all(one["ended"] for one in recorded.until(3)), "all have ended")
+    found = sorted(recorded.until(3), key=lambda one: (one["source"]["name"], one["destination"]["asked"]["port"]))
+    assert [one["source"]["name"] for one in found] == ["a", "b", "b"]
+    assert [one["destination"]["asked"]["port"] for one in found] == [443, 443, 444]
+    for one in found:
+        assert (one["destination"]["name"], one["destination"]["port"]) == ("a", 7000)
+        assert decided(one) == [f"{way}: profile kns.default rule 0" for way in ("egress", "ingress")]
+        assert one["bytes"]["in"] > 100 and one["packets"]["out"] >= 2
+    (said,) = recorded.ask(FlowQuery(status=True))
+    assert (said["allowed"], said["unknown"], said["lost"]["nflog-allowed"], said["disagreed"]) == (3, 0, 0, 0)
 
 
 def test_a_restart_of_the_agent_changes_nothing_and_without_recording_nothing_is_left(recorded: Recorded) -> None:
