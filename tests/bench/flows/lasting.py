@@ -1,13 +1,13 @@
 """A node whose recorder runs for minutes under a steady load, in a process of its own, as the agent starts it.
 
-    nice -n 10 .venv/bin/python -m tests.bench.flows.lasting [SECONDS [CONNECTIONS_PER_SECOND [STAGED [PODS]]]]
+    nice -n 10 .venv/bin/python -m tests.bench.flows.lasting [SECONDS [CONNECTIONS_PER_SECOND [STAGED [PODS [LIVE]]]]]
 
 Each connection is let through on both sides here and ends ten seconds later, or when the kernel collects what has
 ended; a tenth as many packets are denied. At the end all that are left are ended at once, so that the last figure has
 the whole of each. At the end: processor time and memory of the recorder, what it lost, and whether its records and the
 counters of the rules say the same; the disk that it takes. With STAGED, a number, so many staged policies are judged
 too; each would deny one port. With PODS, a number, the connections are from each of so many pods to the next one, by an
-interface each. Ten minutes at 2,000 connections a second: ``600 2000``; an hour of a node with 250 pods:
+interface each. With LIVE, a number, so many are followed (FlowsMaxLive). Ten minutes at 2,000 connections a second: ``600 2000``; an hour of a node with 250 pods:
 ``3600 2000 0 250``.
 """
 
@@ -31,6 +31,8 @@ from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
 from cni_calico.flows.client import ask
 from cni_calico.flows.deciders import render_line
+from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
+from cni_calico.flows.names import ENDS, render_ends
 from cni_calico.flows.query import FlowQuery
 from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
@@ -181,7 +183,7 @@ def staged_rules(graph: Graph, count: int) -> StagedRules | None:
     return rules
 
 
-def main(seconds: int, rate: int, staged: int = 0, count: int = 0) -> None:
+def main(seconds: int, rate: int, staged: int = 0, count: int = 0, live: int = USUAL_LIMITS.live) -> None:
     numbers = RuleNumbers()
     with (
         tempfile.TemporaryDirectory() as root,
@@ -195,6 +197,8 @@ def main(seconds: int, rate: int, staged: int = 0, count: int = 0) -> None:
         wire.apply(graph.wanted())
         wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
         wire.host.set_sysctl("netfilter/nf_conntrack_udp_timeout", str(_LIVES_S))
+        make_directories(f"{root}/run", 0o755)
+        Path(f"{root}/run/{ENDS}").write_bytes(render_ends(NODE, [], limits=FlowLimits(live=live)))
         with recorder(wire, root, graph.wanted(), numbers, staged_rules(graph, staged)) as child:
 
             def status() -> dict[str, Any]:
@@ -217,7 +221,7 @@ def main(seconds: int, rate: int, staged: int = 0, count: int = 0) -> None:
             print(f"lost {found['lost']}; not as the rules say {found['disagreed']}, not judged {found['unjudged']}")
             share, each = (program + kernel) / seconds * 100, (program + kernel) / max(1, sent) * 1e6
             print(f"recorder: {share:.2f} % of a processor, {kernel / seconds * 100:.2f} % in the kernel", end="")
-            print(f", {each:.1f} us a connection; {lasting} live at the end", flush=True)
+            print(f", {each:.1f} us a connection; {lasting} live, {found['unfollowed']} not followed", flush=True)
             with entered(wire.host), Nfnetlink() as netlink:
                 netlink.request(CTNETLINK << 8 | 2, 0, general(""), "end all connections", Deadline.after(10))
             until(lambda: not status()["live"], "all have ended", 300)
@@ -237,4 +241,4 @@ def main(seconds: int, rate: int, staged: int = 0, count: int = 0) -> None:
 
 if __name__ == "__main__":
     given = [int(text) for text in sys.argv[1:]]
-    main(*given, *(60, 1000, 0, 0)[len(given) :])
+    main(*given, *(60, 1000, 0, 0, USUAL_LIMITS.live)[len(given) :])
