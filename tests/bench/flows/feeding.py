@@ -230,7 +230,8 @@ def main(seconds: int, rate: int, count: int, profiled: str = "") -> None:
             for message in render_whole(graph.wanted()):
                 ours.sendall(message)
         feeder.capture(recorder, wire)
-        recorder._server.wait = feeder.wait  # type: ignore[method-assign]
+        server: Any = recorder._server
+        server.wait = feeder.wait
         give_back_memory()
         expect_growth()
         profile = cProfile.Profile()

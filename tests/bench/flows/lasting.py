@@ -7,8 +7,8 @@ ended; a tenth as many packets are denied. At the end all that are left are ende
 the whole of each. At the end: processor time and memory of the recorder, what it lost, and whether its records and the
 counters of the rules say the same; the disk that it takes. With STAGED, a number, so many staged policies are judged
 too; each would deny one port. With PODS, a number, the connections are from each of so many pods to the next one, by an
-interface each. With LIVE, a number, so many are followed (FlowsMaxLive). Ten minutes at 2,000 connections a second: ``600 2000``; an hour of a node with 250 pods:
-``3600 2000 0 250``.
+interface each. With LIVE, a number, so many are followed (FlowsMaxLive). Ten minutes at 2,000 connections a second:
+``600 2000``; an hour of a node with 250 pods: ``3600 2000 0 250``.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +33,7 @@ def test_the_begin_is_looked_for_once_for_many() -> None:
     looks = 0
 
     class Counting(dict[int, object]):
-        def items(self):  # type: ignore[no-untyped-def]
+        def items(self) -> Any:
             nonlocal looks
             looks += 1
             return super().items()
