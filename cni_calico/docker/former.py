@@ -22,14 +22,12 @@ from cni_calico.model.keys import ResourceKey, ResourceList, endpoints_of_node
 from cni_calico.model.resources import Address, WorkloadEndpoint
 
 
-def owe_endpoint(host: DockerHost, endpoint: str, network: str = "", addresses: Collection[str] = ()) -> None:
+def owe_endpoint(host: DockerHost, endpoint: str, addresses: Collection[str] = ()) -> None:
     """One that we have no file of is to be removed, with its addresses. Raises KernelError."""
     for address in addresses:
         if host.state.holding(address) is None:
             owe_address(host, address)
-    entry = DockerEndpoint(
-        endpoint, network, host.boot, host.now(), list(addresses), former=True, known=True, owed=True
-    )
+    entry = DockerEndpoint(endpoint, "", host.boot, host.now(), list(addresses), former=True, known=True, owed=True)
     host.state.endpoints.put(entry, durable=True)
 
 

@@ -53,13 +53,11 @@ class PodRequest:
     identity: str = ""
 
 
-def parse_pod_annotations(
-    pod: Mapping[str, Any], namespace: Mapping[str, Any] | None, conf: NetConf, *, kubernetes: bool = True
-) -> PodRequest:
+def parse_pod_annotations(pod: Mapping[str, Any], namespace: Mapping[str, Any] | None, conf: NetConf) -> PodRequest:
     """The request of a pod (a Kubernetes object) in its namespace. Raises InvalidAnnotation, FeatureDisabled."""
     own, above = _Annotations("pod", pod), _Annotations("namespace", namespace or {})
     qos, ignored = parse_qos(own.values)
-    addresses, direct = _parse_addresses(own, conf, kubernetes)
+    addresses, direct = _parse_addresses(own, conf)
     sticky, identity = _parse_sticky(own, above)
     return PodRequest(
         families=_first((own, above), "ipFamilies", _parse_families),
@@ -207,9 +205,7 @@ def _parse_one_per_family(text: str) -> tuple[Address, ...]:
     return found
 
 
-def _parse_addresses(
-    own: _Annotations, conf: NetConf, kubernetes: bool
-) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
+def _parse_addresses(own: _Annotations, conf: NetConf) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
     """Addresses asked for by ``ipAddrs`` and ``ipAddrsNoIpam``."""
     if own.has("ipAddrs") and own.has("ipAddrsNoIpam"):
         raise InvalidAnnotation(
@@ -217,7 +213,7 @@ def _parse_addresses(
             details=f"remove one of them from {own.owner}",
         )
     if own.has("ipAddrsNoIpam") and not conf.ip_addrs_no_ipam:
-        raise _disabled("ip_addrs_no_ipam", own, kubernetes)
+        raise _disabled("ip_addrs_no_ipam", own)
     if own.has("ipAddrs") and not conf.ipam.is_calico:
         raise own.wrong("ipAddrs", f"ipAddrs is not compatible with configured IPAM: {conf.ipam.type}")
     return (
@@ -228,14 +224,13 @@ def _parse_addresses(
 
 def _parse_floating(own: _Annotations, conf: NetConf) -> tuple[Address, ...]:
     if own.has("floatingIPs") and not conf.floating_ips:
-        raise _disabled("floating_ips", own, True)
+        raise _disabled("floating_ips", own)
     return own.parse("floatingIPs", _parse_ips) or ()
 
 
-def _disabled(feature: str, own: _Annotations, kubernetes: bool) -> FeatureDisabled:
-    why = "enabled" if kubernetes else "supported for this runtime"
+def _disabled(feature: str, own: _Annotations) -> FeatureDisabled:
     return FeatureDisabled(
-        f"requested feature is not {why}: {feature}",
+        f"requested feature is not enabled: {feature}",
         details=f"{own.owner} asks for it; enable it with feature_control.{feature} in the network configuration",
     )
 

@@ -33,17 +33,15 @@ def find_executable(task: Task, name: str) -> str:
     return found
 
 
-def run_delegate(task: Task, *, command: str, document: Mapping[str, Any] | None = None) -> bytes:
+def run_delegate(task: Task, *, command: str) -> bytes:
     """Run the configuration's IPAM plugin with ``command``; its stdout. Raises DelegateFailed with its error."""
     from cni_calico.kernel.plugin_calls import call_plugin
 
     name, environ = task.conf.ipam.type, task.call.environ
     executable = find_executable(task, name)
-    if document is None:
-        document = _render_document(task, command)
     environment = {name: value for name, value in environ.items() if name == "PATH" or name.startswith("CNI_")}
     environment["CNI_ARGS"] = plan_args(environment.get("CNI_ARGS", ""))
-    answer = call_plugin(executable, command, document, environment, task.deadline)
+    answer = call_plugin(executable, command, _render_document(task, command), environment, task.deadline)
     if answer.rc != 0:
         if command in ("STATUS", "GC") and f"unknown CNI_COMMAND: {command}".encode() in answer.stdout:
             task.log.debug(f"IPAM plugin {name} is older than {command}")
@@ -93,9 +91,9 @@ def configured_routes(conf: NetConf) -> tuple[ResultRoute, ...]:
         return ()
 
 
-def assign_delegated(task: Task, document: Mapping[str, Any] | None = None) -> Result:
+def assign_delegated(task: Task) -> Result:
     """ADD through the delegate. Raises DelegateFailed, also for a result without an address."""
-    name, stdout = task.conf.ipam.type, run_delegate(task, command="ADD", document=document)
+    name, stdout = task.conf.ipam.type, run_delegate(task, command="ADD")
     try:
         result = parse_result(json.loads(stdout), f"result of {os.path.basename(name)}.")
     except ValueError as e:

@@ -21,8 +21,8 @@ NEIGH_SET = faults.declare("netlink.neigh-set")
 AF_INET, AF_INET6 = 2, 10
 RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWNEIGH, RTM_GETNEIGH = 28, 30
-IFA_ADDRESS, IFA_LOCAL, IFA_FLAGS = 1, 2, 8
-IFA_F_NODAD, IFA_F_TENTATIVE = 0x02, 0x40
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+IFA_F_NODAD = 0x02
 NDA_DST, NDA_LLADDR = 1, 2
 NUD_PERMANENT = 0x80
 
@@ -54,18 +54,16 @@ class InterfaceAddress(NamedTuple):
     ifindex: int
     address: Address
     prefix_length: int
-    tentative: bool
 
 
 def decode_address(payload: bytes) -> InterfaceAddress:
     """Raises KernelError for anything that is not an RTM_NEWADDR payload."""
     if len(payload) < _IFADDR.size:
         raise wire.malformed("an address", f"{len(payload)} bytes")
-    family, length, flags, _scope, index = _IFADDR.unpack_from(payload)
+    family, length, _flags, _scope, index = _IFADDR.unpack_from(payload)
     found = wire.attributes(payload, _IFADDR.size)
-    flags = wire.number(found.get(IFA_FLAGS), flags)
     address = parse_packed(family, found.get(IFA_LOCAL, found.get(IFA_ADDRESS, b"")))
-    return InterfaceAddress(index, address, length, bool(flags & IFA_F_TENTATIVE))
+    return InterfaceAddress(index, address, length)
 
 
 def address_index(payload: bytes) -> int:

@@ -19,7 +19,7 @@ LINK_DELETE = faults.declare("netlink.link-delete")
 
 AF_INET, AF_INET6 = 2, 10
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK, RTM_SETLINK = 16, 17, 18, 19
-RTM_NEWNSID, RTM_GETNSID = 88, 90
+RTM_GETNSID = 90
 
 IFF_UP = 0x1
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_TXQLEN, IFLA_LINKINFO, IFLA_IFALIAS = 1, 3, 4, 5, 13, 18, 20
@@ -46,7 +46,6 @@ def create_veth(
     mac: bytes | None = None,
     peer_mac: bytes | None = None,
     queues: int = 1,
-    group: int = 0,
 ) -> Request:
     """A veth whose peer is created in its namespace: moving it there later would take 37 ms.
 
@@ -61,7 +60,7 @@ def create_veth(
         ends[i] = b"".join(parts)
     data = nested(VETH_INFO_PEER, _link(), ends[1], u32(IFLA_NET_NS_FD, peer_netns_fd))
     info = nested(IFLA_LINKINFO, text(IFLA_INFO_KIND, "veth"), nested(IFLA_INFO_DATA, data))
-    body = _link() + ends[0] + u32(IFLA_TXQLEN, 0) + (u32(IFLA_GROUP, group) if group else b"") + info
+    body = _link() + ends[0] + u32(IFLA_TXQLEN, 0) + info
     return Request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body, f"create interface {name} (peer {peer})", LINK_CREATE)
 
 
@@ -98,7 +97,6 @@ def set_link(
     up: bool | None = None,
     mac: bytes | None = None,
     mtu: int | None = None,
-    name: str | None = None,
     group: int | None = None,
     alias: str = "",
 ) -> Request:
@@ -111,8 +109,6 @@ def set_link(
         body += attribute(IFLA_ADDRESS, mac)
     if mtu is not None:
         body += u32(IFLA_MTU, mtu)
-    if name is not None:
-        body += text(IFLA_IFNAME, name)
     if group is not None:
         body += u32(IFLA_GROUP, group)
     if alias:
@@ -148,7 +144,6 @@ class Link(NamedTuple):
     peer: int
     peer_netns: int
     group: int
-    tx_queues: int
     inet: bytes
     inet6: bytes
     addr_gen_mode: int
@@ -175,7 +170,6 @@ def decode_link(payload: bytes) -> Link:
         peer=wire.number(found.get(IFLA_LINK)),
         peer_netns=wire.signed(found.get(IFLA_LINK_NETNSID), -1),
         group=wire.number(found.get(IFLA_GROUP)),
-        tx_queues=wire.number(found.get(IFLA_NUM_TX_QUEUES)),
         inet=inet.get(IFLA_INET_CONF, b""),
         inet6=inet6.get(IFLA_INET6_CONF, b""),
         addr_gen_mode=mode[0] if mode else 0,

@@ -78,9 +78,9 @@ def match_route(address: Address) -> Request:
     return Request(RTM_GETROUTE, 0, body, f"look up the route to {address}")
 
 
-def list_routes(version: int, *, table: int = TABLE_MAIN, oif: int = 0) -> Request:
+def list_routes(version: int, *, table: int = TABLE_MAIN) -> Request:
     family = AF_INET if version == 4 else AF_INET6
-    body = _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0) + u32(RTA_TABLE, table) + (u32(RTA_OIF, oif) if oif else b"")
+    body = _RTMSG.pack(family, 0, 0, 0, 0, 0, 0, 0, 0) + u32(RTA_TABLE, table)
     return Request(RTM_GETROUTE, NLM_F_DUMP, body, "list routes")
 
 
