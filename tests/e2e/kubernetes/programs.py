@@ -132,6 +132,7 @@ def agent_environ(kube: Cluster, root: Path) -> dict[str, str]:
         "CALICO_LOG_DIR": str(root / "log"),
         "CALICO_BIRD_CONFIG_DIR": str(root / "bird"),
         "CALICO_NODENAME_FILE": str(root / "nodename"),
+        "FELIX_ENDPOINTSTATUSPATHPREFIX": str(root / "run"),
         "CALICO_JANITOR": janitor_setting(),
     }
 

@@ -215,6 +215,7 @@ def test_the_agent_with_the_rights_of_its_role(kube: Cluster, host_ns: Namespace
         "CALICO_RUN_DIR": str(tmp_path / "run"),
         "CALICO_LOG_DIR": str(tmp_path / "log"),
         "CALICO_NODENAME_FILE": str(tmp_path / "nodename"),
+        "FELIX_ENDPOINTSTATUSPATHPREFIX": str(tmp_path / "run"),
         "CALICO_MANAGE_CNI": "true",
         "CALICO_JANITOR": "false",  # as the page says
         "FELIX_DEFAULTENDPOINTTOHOSTACTION": "RETURN",
