@@ -17,7 +17,8 @@ from typing import TypeVar
 
 from cni_calico.flows.database import NamedSum, SumsDatabase, is_malformed
 from cni_calico.flows.label_history import LabelHistory
-from cni_calico.flows.names import FOLDED_NETWORK, SUMS_KEPT_S, EndName, LabelVersions
+from cni_calico.flows.labels import LabelVersions
+from cni_calico.flows.names import FOLDED_NETWORK, SUMS_KEPT_S, EndName
 from cni_calico.flows.sums import (
     BUCKET_S,
     NETWORK,

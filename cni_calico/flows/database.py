@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cni_calico.flows.label_history import parse_labels, render_labels
-from cni_calico.flows.names import EndName, LabelsSince
+from cni_calico.flows.labels import LabelsSince, parse_labels, render_labels
+from cni_calico.flows.names import EndName
 from cni_calico.flows.sums import FlowKey, SumCounts
 
 _VERSION, _APPLICATION = 1, 0x63666C77  # "cflw"

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from cni_calico.flows.export.wanted import EndPath, ExportedEnd
-from cni_calico.flows.names import EndName, FollowedFile, LabelsSince, LabelVersions, note_labels
+from cni_calico.flows.labels import LabelsSince, LabelVersions, note_labels
+from cni_calico.flows.names import EndName, FollowedFile
 from cni_calico.flows.network_sets import NetworkSets
 from cni_calico.flows.services import NamedServices
 

@@ -7,16 +7,13 @@ too.
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from cni_calico.flows.names import EndName, LabelsSince, LabelVersions
+from cni_calico.flows.labels import LabelsSince, LabelVersions
+from cni_calico.flows.names import EndName
 
 _REMEMBERED = 5_000  # ends
-_SINCE = itemgetter(0)
 
 
 class KeptLabels(Protocol):
@@ -25,24 +22,6 @@ class KeptLabels(Protocol):
     def labels_of(self, name: EndName) -> list[LabelsSince]: ...
 
     def keep_labels(self, bucket: int, name: EndName, labels: LabelsSince) -> None: ...
-
-
-class LabelsMeant(NamedTuple):
-    """``labels``: at the end of a time; ``changed``: they were others when it began."""
-
-    since: int
-    labels: Mapping[str, str]
-    changed: bool
-
-
-def labels_at(versions: LabelVersions, began: int, until: int) -> LabelsMeant | None:
-    """``versions``: the first one counts also before. ``began``, ``until``: in microseconds since 1970."""
-    if not versions:
-        return None
-    if len(versions) == 1:
-        return LabelsMeant(0, versions[0].labels, False)
-    first, last = (max(1, bisect_right(versions, at, key=_SINCE)) for at in (began, until))
-    return LabelsMeant(*versions[last - 1], first != last)
 
 
 class LabelHistory:
@@ -108,16 +87,3 @@ class LabelHistory:
             if known:
                 known[0] = known[0]._replace(since=0)
         return known
-
-
-def render_labels(labels: Mapping[str, str]) -> str:
-    """Equal ones are the same text."""
-    return json.dumps(labels, sort_keys=True, separators=(",", ":"))
-
-
-def parse_labels(text: str) -> Mapping[str, str]:
-    """Raises ValueError."""
-    labels = json.loads(text)
-    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
-        raise ValueError("labels that are no names with texts")
-    return labels

@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from cni_calico.flows.deciders import FIRST, NUMBERS_BYTES, Decider, parse_line
 from cni_calico.flows.host_parameters import HostParameters, parse_parameters, render_parameters
+from cni_calico.flows.labels import LabelVersions, note_labels
 from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.kernel.files import Files
 from cni_calico.regular import append_whole, make_directories, open_regular, read_regular
@@ -27,7 +28,6 @@ _MOST_BYTES = NUMBERS_BYTES
 _KEPT, _MOST = 60_000, 90_000  # when there are more names than that, those of the newest records are kept
 _REMEMBERED = 5_000  # addresses
 _MOST_LABELLED = 5_000  # ends
-_VERSIONS = 4  # of labels of an end, until they are in the sums' file, some seconds later
 _TAIL = 512  # bytes by which a file is known that is only longer: more than a line
 _UNWRITTEN = 1 << 16  # numbers that an earlier recorder may have given without writing them
 
@@ -56,24 +56,6 @@ class AddressedEnd(NamedTuple):
     name: EndName
     addresses: Sequence[bytes]
     labels: Mapping[str, str] = MappingProxyType({})
-
-
-class LabelsSince(NamedTuple):
-    """``since``: when somebody first told of them, in microseconds since 1970; 0: before anything else is known."""
-
-    since: int
-    labels: Mapping[str, str]
-
-
-LabelVersions = Sequence[LabelsSince]
-"""The labels that an end had, the oldest first."""
-
-
-def note_labels(told: LabelVersions, labels: Mapping[str, str], now: float) -> LabelVersions:
-    """The newest few of what was told of an end, now that somebody tells of these labels; itself if it has them."""
-    if told and told[-1].labels == labels:
-        return told
-    return *told[1 - _VERSIONS :], LabelsSince(int(now * 1e6), labels)
 
 
 class EndsHere(NamedTuple):

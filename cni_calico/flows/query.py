@@ -15,8 +15,8 @@ from typing import Any
 
 from cni_calico.flows.deciders import FIRST, Decider, describe_decider
 from cni_calico.flows.given_names import GivenName, parse_given
-from cni_calico.flows.label_history import labels_at
-from cni_calico.flows.names import EndName, LabelVersions
+from cni_calico.flows.labels import LabelVersions, labels_at
+from cni_calico.flows.names import EndName
 from cni_calico.flows.network_sets import NetworkSetName, SetOf
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.records import COUNTED, ENDED, GONE, FlowRecord

@@ -35,10 +35,11 @@ from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.groups import DENIED_ONLY, WHAT, read_pair, write_pair
 from cni_calico.flows.judging.host_sides import HostSides
 from cni_calico.flows.judging.judged import JudgedFlows, agents_end
+from cni_calico.flows.labels import LabelVersions
 from cni_calico.flows.limits import AppliedLimits
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
-from cni_calico.flows.names import FOLDED_SET, Deciders, EndName, LabelVersions, Names
+from cni_calico.flows.names import FOLDED_SET, Deciders, EndName, Names
 from cni_calico.flows.query import STAGED, Describer, FlowQuery
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.ring import Ring

@@ -12,7 +12,8 @@ from ipaddress import ip_address
 from cni_calico.flows.conditions import has_label, is_named, is_service, would_be
 from cni_calico.flows.deciders import END, Decider
 from cni_calico.flows.given_names import GivenName
-from cni_calico.flows.names import EndName, LabelVersions
+from cni_calico.flows.labels import LabelVersions
+from cni_calico.flows.names import EndName
 from cni_calico.flows.packets import ICMP, ICMPV6
 from cni_calico.flows.query import ALLOWED, DENIED, PROTOCOLS, Condition, Describer, is_translated
 from cni_calico.flows.records import FlowRecord

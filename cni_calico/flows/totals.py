@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from cni_calico.flows.label_history import LabelsMeant, labels_at
-from cni_calico.flows.names import EndName, LabelsSince, LabelVersions
+from cni_calico.flows.labels import LabelsMeant, LabelsSince, LabelVersions, labels_at
+from cni_calico.flows.names import EndName
 from cni_calico.flows.query import Describer
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.sums import BUCKET_US, FlowKey, SumCounts, key_of, record_of

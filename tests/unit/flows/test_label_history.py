@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from cni_calico.flows.aggregates import MOST_BYTES, FlowAggregates
 from cni_calico.flows.deciders import Decider, render_line
 from cni_calico.flows.elsewhere import ELSEWHERE, EndElsewhere, render_end
-from cni_calico.flows.label_history import labels_at
-from cni_calico.flows.names import ENDS, AddressedEnd, EndName, LabelVersions, note_labels, render_ends
+from cni_calico.flows.labels import LabelVersions, labels_at, note_labels
+from cni_calico.flows.names import ENDS, AddressedEnd, EndName, render_ends
 from cni_calico.flows.query import Condition, FlowQuery
 from cni_calico.flows.recorder import DIRECTORY
 from cni_calico.flows.records import FlowRecord
@@ -95,7 +95,7 @@ def arriving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Arriving:
 
 
 @pytest.fixture
-def node(tmp_path: Path, arriving: Arriving) -> Iterator[SteppedRecorder]:
+def recording(tmp_path: Path, arriving: Arriving) -> Iterator[SteppedRecorder]:
     made = SteppedRecorder(tmp_path, arriving)
     yield made
     made.recorder.close()
@@ -115,31 +115,31 @@ def connection(sport: int, source: int = 1) -> tuple[bool, bytes, int]:
     return True, bytes((10, 0, 0, source, 10, 0, 0, 2, 6)) + sport.to_bytes(2, "big") + bytes((0, 80)), OUT
 
 
-def sums(node: SteppedRecorder, *conditions: Condition) -> list[tuple[int, Any, bool]]:
+def sums(recording: SteppedRecorder, *conditions: Condition) -> list[tuple[int, Any, bool]]:
     """Of each line its connections, the source's labels, and whether these changed meanwhile."""
-    found = [one for one in node.recorder.documents(FlowQuery(conditions, since=0, aggregate=True)) if one]
+    found = [one for one in recording.recorder.documents(FlowQuery(conditions, since=0, aggregate=True)) if one]
     lines = [(one["connections"], one["source"].get("labels"), "relabelled" in one["source"]) for one in found]
     return sorted(lines, key=str)
 
 
-def restarted(node: SteppedRecorder, *, without_ring: bool = False) -> SteppedRecorder:
-    node.recorder.close()
+def restarted(recording: SteppedRecorder, *, without_ring: bool = False) -> SteppedRecorder:
+    recording.recorder.close()
     if without_ring:
-        (node.root / DIRECTORY / "ring").unlink()
-    now, made = node.now, SteppedRecorder(node.root, node.arriving)
+        (recording.root / DIRECTORY / "ring").unlink()
+    now, made = recording.now, SteppedRecorder(recording.root, recording.arriving)
     made.now = now
     return made
 
 
 @pytest.mark.parametrize("without_ring", [False, True])
-def test_a_pod_that_is_gone_has_its_labels_for_another_recorder(node: SteppedRecorder, without_ring: bool) -> None:
-    tell(node.root, job={"app": "job", "run": "7"}, db={"app": "db"})
-    node.step(connection(1000), after_s=1)
-    tell(node.root, other={"app": "other"}, db={"app": "db"})
-    node.step(after_s=2 * BUCKET_S)
-    node.recorder.close()
-    tell(node.root, db={"app": "db"})
-    again = restarted(node, without_ring=without_ring)
+def test_a_pod_that_is_gone_has_its_labels_for_another_recorder(recording: SteppedRecorder, without_ring: bool) -> None:
+    tell(recording.root, job={"app": "job", "run": "7"}, db={"app": "db"})
+    recording.step(connection(1000), after_s=1)
+    tell(recording.root, other={"app": "other"}, db={"app": "db"})
+    recording.step(after_s=2 * BUCKET_S)
+    recording.recorder.close()
+    tell(recording.root, db={"app": "db"})
+    again = restarted(recording, without_ring=without_ring)
     again.step(after_s=BUCKET_S)
     assert sums(again) == [(1, {"app": "job", "run": "7"}, False)]
     assert sums(again, Condition("from-label", ("run=7",))) == sums(again)
@@ -149,26 +149,26 @@ def test_a_pod_that_is_gone_has_its_labels_for_another_recorder(node: SteppedRec
     again.recorder.close()
 
 
-def test_flows_before_and_after_a_change_of_labels_are_apart(node: SteppedRecorder) -> None:
+def test_flows_before_and_after_a_change_of_labels_are_apart(recording: SteppedRecorder) -> None:
     """One by one in the ring; of sums, those of the five minutes in which they changed are marked."""
-    tell(node.root, web={"tier": "old"}, db={})
-    node.step(connection(1000), after_s=10)
-    node.step(connection(1001), after_s=BUCKET_S)
-    tell(node.root, web={"tier": "new"}, db={})
-    node.step(after_s=1)
-    node.step(connection(1002), after_s=1)
-    node.step(connection(1003), after_s=BUCKET_S)
-    assert sums(node) == [(2, {"tier": "new"}, False), (2, {"tier": "old"}, False)]
-    assert sums(node, Condition("label", ("tier=old",))) == [(2, {"tier": "old"}, False)]
-    singles = [one for one in node.recorder.documents(FlowQuery(last=9)) if one]
+    tell(recording.root, web={"tier": "old"}, db={})
+    recording.step(connection(1000), after_s=10)
+    recording.step(connection(1001), after_s=BUCKET_S)
+    tell(recording.root, web={"tier": "new"}, db={})
+    recording.step(after_s=1)
+    recording.step(connection(1002), after_s=1)
+    recording.step(connection(1003), after_s=BUCKET_S)
+    assert sums(recording) == [(2, {"tier": "new"}, False), (2, {"tier": "old"}, False)]
+    assert sums(recording, Condition("label", ("tier=old",))) == [(2, {"tier": "old"}, False)]
+    singles = [one for one in recording.recorder.documents(FlowQuery(last=9)) if one]
     assert [one["source"]["labels"]["tier"] for one in singles] == ["old", "old", "new", "new"]
-    node.step(after_s=BUCKET_S)
-    again = restarted(node, without_ring=True)
+    recording.step(after_s=BUCKET_S)
+    again = restarted(recording, without_ring=True)
     assert sums(again) == [(1, {"tier": "new"}, False), (1, {"tier": "old"}, False), (2, {"tier": "new"}, True)]
     again.recorder.close()
 
 
-def test_a_pod_elsewhere_that_is_gone(node: SteppedRecorder) -> None:
+def test_a_pod_elsewhere_that_is_gone(recording: SteppedRecorder) -> None:
     """Also when the agent's file is another one, and when a pod of that name came back with other labels."""
 
     def line(labels: dict[str, str] | None) -> bytes:
@@ -176,28 +176,28 @@ def test_a_pod_elsewhere_that_is_gone(node: SteppedRecorder) -> None:
         return render_end("a", None if labels is None else end)
 
     far = Condition("from", ("shop/far",))
-    tell(node.root, web={}, db={})
-    node.step(connection(999))
-    node.step(after_s=BUCKET_S)
-    path = node.root / ELSEWHERE
+    tell(recording.root, web={}, db={})
+    recording.step(connection(999))
+    recording.step(after_s=BUCKET_S)
+    path = recording.root / ELSEWHERE
     path.write_bytes(line({"app": "far", "v": "1"}))
-    node.step(after_s=1)
-    node.step(connection(1000, source=9), after_s=1)
+    recording.step(after_s=1)
+    recording.step(connection(1000, source=9), after_s=1)
     with path.open("ab") as file:
         file.write(line(None))
-    node.step(after_s=1)
-    assert sums(node, far) == [(1, {"app": "far", "v": "1"}, False)]
+    recording.step(after_s=1)
+    assert sums(recording, far) == [(1, {"app": "far", "v": "1"}, False)]
     path.unlink()
-    node.step(after_s=1)
+    recording.step(after_s=1)
     path.write_bytes(line({"app": "far", "v": "2"}))
-    node.step(after_s=1)
-    node.step(connection(1001, source=9), after_s=1)
-    assert sums(node, far) == [(1, {"app": "far", "v": "1"}, False), (1, {"app": "far", "v": "2"}, False)]
-    (node.root / "new").write_bytes(b'["z"]\n' + line({"app": "far", "v": "3"}))
-    (node.root / "new").rename(path)
-    node.step(after_s=1)
-    node.step(connection(1002, source=9), after_s=1)
-    assert [one[1]["v"] for one in sums(node, far)] == ["1", "2", "3"]
+    recording.step(after_s=1)
+    recording.step(connection(1001, source=9), after_s=1)
+    assert sums(recording, far) == [(1, {"app": "far", "v": "1"}, False), (1, {"app": "far", "v": "2"}, False)]
+    (recording.root / "new").write_bytes(b'["z"]\n' + line({"app": "far", "v": "3"}))
+    (recording.root / "new").rename(path)
+    recording.step(after_s=1)
+    recording.step(connection(1002, source=9), after_s=1)
+    assert [one[1]["v"] for one in sums(recording, far)] == ["1", "2", "3"]
 
 
 def write(

@@ -10,6 +10,7 @@ import pytest
 
 from cni_calico.flows import names as names_module
 from cni_calico.flows.deciders import Decider, parse_line, render_line
+from cni_calico.flows.labels import LabelsSince
 from cni_calico.flows.names import (
     ENDS,
     NAMES,
@@ -18,7 +19,6 @@ from cni_calico.flows.names import (
     Deciders,
     EndName,
     EndsHere,
-    LabelsSince,
     Names,
     parse_ends,
     parse_name,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from cni_calico.flows.conditions import meets
 from cni_calico.flows.deciders import END, REFUSED, Decider
 from cni_calico.flows.given_names import GivenName, GivenNames
-from cni_calico.flows.names import EndName, LabelsSince
+from cni_calico.flows.labels import LabelsSince
+from cni_calico.flows.names import EndName
 from cni_calico.flows.network_sets import NetworkSetName
 from cni_calico.flows.query import FIELDS, Condition, Describer, is_translated
 from cni_calico.flows.records import DENIED, SIX, FlowRecord
