@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from cni_calico.flows.deciders import FIRST, NUMBERS_BYTES, Decider, parse_line
 from cni_calico.flows.host_parameters import HostParameters, parse_parameters, render_parameters
 from cni_calico.flows.labels import LabelVersions, note_labels
-from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
+from cni_calico.flows.limits import USUAL_LIMITS, AppliedLimits, FlowLimits
 from cni_calico.kernel.files import Files
 from cni_calico.regular import append_whole, make_directories, open_regular, read_regular
 
@@ -235,6 +235,7 @@ class Names:
         self.node, self.kept_s = "", SUMS_KEPT_S
         self.hosts: HostParameters | None = None
         self.limits = USUAL_LIMITS
+        self.limited: AppliedLimits | None = None  # looks whenever the agent has said something
         self._elsewhere = elsewhere
         self._now: Mapping[bytes, EndName] = {}
         self._were: dict[bytes, None] = {}  # addresses that ends here had
@@ -256,6 +257,8 @@ class Names:
                 here = parse_ends(self._ends.read())
                 self._given.clear()
                 self.node, self._now, _, self.kept_s, self.hosts, self.limits = here
+                if self.limited is not None:
+                    self.limited.look()
                 for end, labels in here.labels.items():
                     self._labels[end] = note_labels(self._labels.pop(end, ()), labels, self._clock())
                 while len(self._labels) > max(_MOST_LABELLED, len(here.labels)):

@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Generic, TypeVar
 
-Key = TypeVar("Key")
+KeptKey = TypeVar("KeptKey")
 _AT_ONCE = 1000
 
 
-class OldestKeys(Generic[Key]):
+class OldestKeys(Generic[KeptKey]):
     """Of ``kept``, where a key that is set again after it was taken out comes last, with another value (object)."""
 
-    def __init__(self, kept: Mapping[Key, object]) -> None:
+    def __init__(self, kept: Mapping[KeptKey, object]) -> None:
         self._kept = kept
-        self._next: list[tuple[Key, object]] = []  # the first one is at the end
+        self._next: list[tuple[KeptKey, object]] = []  # the first one is at the end
 
-    def first(self) -> Key:
+    def first(self) -> KeptKey:
         """Raises StopIteration if nothing is kept."""
         kept, following = self._kept, self._next
         while following:

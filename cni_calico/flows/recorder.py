@@ -106,7 +106,7 @@ class Recorder:
             self._arrivals = opened.enter_context(closing(Arrivals(clock, asked, allowed=allowed)))
             if self._arrivals.pair != asked:
                 write_pair(run_dir, self._arrivals.pair)
-            self._limits = AppliedLimits(lambda: self._names.limits, self._arrivals.limit, live.limit)
+            self._names.limited = AppliedLimits(lambda: self._names.limits, self._arrivals.limit, live.limit)
             self._comparison = opened.enter_context(closing(Comparison(live, log, clock))) if allowed else None
             self._accounting = opened.enter_context(
                 closing(RuleAccounting(self._arrivals, self._deciders.get, log, clock))
@@ -139,7 +139,6 @@ class Recorder:
         calm = self._arrivals.came < _CALM and len(self._deciding.live) < _FEW
         self._server.wait(_FOLLOWED_S if self._server.followed else _CALM_S if calm else _SLEEP_S)
         self._names.look()
-        self._limits.look()
         if self._elsewhere.look():
             self._names.look_elsewhere_again()
         self._judged.receive()
