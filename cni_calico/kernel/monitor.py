@@ -36,10 +36,11 @@ _IFNAME = 3  # the first attribute of every message about an interface
 _BIRD = 12
 _STATIC = 0x40 | 0x80  # NUD_NOARP, NUD_PERMANENT: entries that were added on purpose
 _BUFFER = 65536
+_MATTERS = 1 << 32  # an eventfd adds what is written to it
 
 
 class Monitor:
-    """Notifications of the namespace that the opening thread was in. Any thread may call ``wake``.
+    """Notifications of the namespace that the opening thread was in. Any thread may call ``wake`` and ``nudge``.
 
     ``table`` and ``others``: nftables' tables whose changes matter too, and those of iptables' FORWARD, if the kernel
     has nftables. ``devices``: the interfaces whose neighbours are maintained. ``bell``: where programs say that FORWARD
@@ -77,8 +78,7 @@ class Monitor:
         woken = False
         for fd, _ in poller.poll(max(0.0, timeout_s) * 1000):
             if fd == self._wake:
-                os.eventfd_read(self._wake)
-                woken = True
+                woken = os.eventfd_read(self._wake) >= _MATTERS
             elif self._bell is not None and fd == self._bell.fileno():
                 with suppress(BlockingIOError):
                     while self._bell.recv(1):
@@ -134,6 +134,10 @@ class Monitor:
         return changed
 
     def wake(self) -> None:
+        os.eventfd_write(self._wake, _MATTERS)
+
+    def nudge(self) -> None:
+        """End a ``wait`` for which nothing has happened."""
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ class Felix:
         if self.policy.standing.decided and not self._decided.is_set():
             sys.setswitchinterval(_USUAL_TURN_S)
             self._decided.set()
-        self.plane.wake()
+        self.plane.hear()
 
     def thread(self, name: str, work: Callable[[], object]) -> None:
         """Start a part; if it fails, all end."""

@@ -65,12 +65,13 @@ GROWN_BYTES = 512 << 10  # giving back takes a millisecond, and a full pass come
 
 @dataclass(slots=True)
 class _EngineView:
-    """What the policy engine says now."""
+    """What the policy engine says now. ``used``: what the last pass used of it."""
 
     standing: Callable[[], Standing]
     stalled_s: Callable[[], float]
     policies: Callable[[], int]
     of_kubernetes: tuple[int, int] = 0, 0  # Kubernetes' own policies, and of them those not read
+    used: Standing | None = None
 
 
 class DataplaneLoop:
@@ -143,6 +144,13 @@ class DataplaneLoop:
         if self._monitor is not None:
             self._monitor.wake()
 
+    def hear(self) -> None:
+        """The engine says something new, which is told, and needs a pass if it matters to one; from any thread."""
+        if self._monitor is None:
+            return
+        is_used = self._engine.standing().for_dataplane() == self._engine.used
+        (self._monitor.nudge if is_used else self._monitor.wake)()
+
     def run(self, stopping: threading.Event) -> None:
         """Run until ``stopping``. Raises KernelError if the kernel's notifications cannot be received."""
         settings = self._context.settings
@@ -191,6 +199,9 @@ class DataplaneLoop:
                     pause_s = self._schedule.pause_s(time.monotonic(), time.thread_time() - used)
                     if limits.rest(pause_s, stopping):
                         self.wake()
+                elif self._schedule.has_begun:  # what the engine says may change all the time, too
+                    if limits.rest(self._schedule.pause_s(time.monotonic(), 0.0), stopping):
+                        self.wake()
                 self._tell(sources)
         finally:
             sources.stop()
@@ -229,7 +240,7 @@ class DataplaneLoop:
 
     def _pass(self, sources: Sources, parts: PartsLater, limits: ChangedLimits) -> None:
         begun = time.monotonic()
-        full = self._schedule.is_full(begun)
+        full, self._engine.used = self._schedule.is_full(begun), self._engine.standing().for_dataplane()
         deadline = Deadline.after(PASS_S)
         backend = self._context.settings.backend
         snapshot = self.in_use = sources.snapshot()

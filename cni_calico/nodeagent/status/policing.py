@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -50,6 +50,12 @@ class Standing:
     unguardable: str = ""
     checks_only: bool = False
     upstream_stays: bool = False
+
+    def for_dataplane(self) -> Standing:
+        """Without what the data plane only tells others, if any is in force; else it says how many are not."""
+        if not self.in_force:
+            return self
+        return replace(self, ready=False, warnings=(), notes=(), counts={}, repairs=0, checks_only=False)
 
     def fields(self) -> dict[str, object]:
         """The fields for the status file."""

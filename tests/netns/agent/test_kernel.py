@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -22,6 +23,8 @@ from tests.netns.startups import VXLAN_DEVICE as V4
 from tests.netns.startups import add_card
 
 pytestmark = pytest.mark.netns
+
+WAITS_S = 60.0
 
 V6 = replace(
     V4,
@@ -230,6 +233,21 @@ def test_notifications_of_our_table(host_with_routes: Namespace, command: str, n
     )
     before, after, changed = host_with_routes.call(_rules_noticed, command.split())
     assert (before, after, changed) == (False, bool(noticed), noticed)
+
+
+def test_a_nudge_is_no_news_and_hides_none() -> None:
+    monitor = Monitor()
+    try:
+        found = []
+        for calls in ((monitor.nudge,), (monitor.nudge, monitor.nudge), (monitor.nudge, monitor.wake, monitor.nudge)):
+            for call in calls:
+                call()
+            began = time.monotonic()
+            found.append(monitor.wait(WAITS_S))
+            assert time.monotonic() < began + WAITS_S
+        assert found == [False, False, True]
+    finally:
+        monitor.close()
 
 
 def _noticed(command: list[str]) -> tuple[bool, bool]:
