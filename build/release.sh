@@ -74,7 +74,7 @@ work=$scratch/root/build
 mkdir -p "$work"/{sources,wheels,pip,plugins,root,out}
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
   if [ -e "$file" ] || [ -L "$file" ]; then printf '%s\0' "$file"; fi
-done | tar --null --no-recursion -T - -cf - | tar -C "$work/sources" --no-same-owner -xf -
+done | tar --null --no-recursion --mode=u+rw,go-w,go+rX -T - -cf - | tar -C "$work/sources" --no-same-owner -xf -
 cp -R "$(build/image/plugins.sh "$arch" --print)/." "$work/plugins"
 # exactly the wheels of the lock, from those that are kept; pip would ask this machine which ones fit
 wheels=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cni-calico/wheels

@@ -81,6 +81,8 @@ def clone(directory: Path) -> None:
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, directory / name, follow_symlinks=False)
+            if not (directory / name).is_symlink():  # as git makes them under such a umask
+                (directory / name).chmod((directory / name).stat().st_mode & 0o700)
     lock = directory / "requirements-tests.lock"
     lock.write_text(re.sub(r"(?m)^pytest==\S+", "pytest==0.0.1", lock.read_text()))
     subprocess.run([*git, "add", "-A"], cwd=directory, check=True)
