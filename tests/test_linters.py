@@ -684,6 +684,7 @@ OF_SEVERAL_MODULES = {
     "nodeagent/bgp/config/test_golden": "files that BIRD accepts",
     "nodeagent/bgp/config/test_injection": "hostile records",
     "nodeagent/context/test_relay_choice": "which relay the settings name",
+    "nodeagent/status/test_standing": "what of it a pass of the data plane needs",
     "nodeagent/test_units": "the systemd units",
     "plugin/test_imports": "what a call imports",
     "nodeagent/policing/feed/test_put_aside": "texts that are read late, from the watch to the round",

@@ -26,7 +26,7 @@ from cni_calico.nodeagent.dataplane.pass_schedule import GATHER_S, PassRest
 from cni_calico.nodeagent.dataplane.passes import Pass
 from cni_calico.nodeagent.view.present import select_present
 
-Taken = tuple[Desired, FelixSettings]
+DesiredNow = tuple[Desired, FelixSettings]
 PART = "bandwidth"
 LOOK_S = 60.0
 _STOP_S = 0.1  # so often it asks whether it is to end
@@ -55,11 +55,13 @@ class ChangedLimits:
         self._changed = changed
         self._records, self._parts, self._log = records, parts, log
         self._endpoints: Sequence[WorkloadEndpoint] = ()  # as they were when limits were looked at last
-        self._taken: Taken | None = None  # None: the next pass brings all
+        self._taken: DesiredNow | None = None  # None: the next pass brings all
         self._left = False
         self._rest, self._next = PassRest(), 0.0
 
-    def passed(self, endpoints: Sequence[WorkloadEndpoint] = (), taken: Taken | None = None, left: int = 0) -> None:
+    def passed(
+        self, endpoints: Sequence[WorkloadEndpoint] = (), taken: DesiredNow | None = None, left: int = 0
+    ) -> None:
         """A pass has ended that looked at these endpoints, carried out ``taken`` (None: it could not), and left so many
         limits.
         """

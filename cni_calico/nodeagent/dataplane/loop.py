@@ -190,17 +190,15 @@ class DataplaneLoop:
                     self._restore_guard(parts)
                 if self.tunnels is None and sources.begun:
                     self._look_for_tunnels(sources.snapshot())
+                used = time.thread_time()
                 if not stopping.is_set() and sources.settle() and (happened or self._schedule.is_due(time.monotonic())):
                     if not self._schedule.has_begun and self._context.decided is not None:
                         self._context.decided.wait(FIRST_PASS_S)
-                    used = time.thread_time()
                     limits.bring_changed()
                     self._pass(sources, parts, limits)
+                if self._schedule.has_begun:  # also after no pass: what the engine says may change all the time, too
                     pause_s = self._schedule.pause_s(time.monotonic(), time.thread_time() - used)
                     if limits.rest(pause_s, stopping):
-                        self.wake()
-                elif self._schedule.has_begun:  # what the engine says may change all the time, too
-                    if limits.rest(self._schedule.pause_s(time.monotonic(), 0.0), stopping):
                         self.wake()
                 self._tell(sources)
         finally:

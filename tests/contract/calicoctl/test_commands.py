@@ -211,8 +211,10 @@ FAILING = {
 }
 # command lines that end with 2, and why
 REFUSED = {
+    ("policy diff", "--dir"): "give them with --endpoints",
     ("policy diff", "--endpoints"): "--dir is missing",
     ("policy diff", "--since"): "there is no recorder",
+    ("policy replay", "--dir"): "give them with --endpoints",
     ("policy replay", "--endpoints"): "--dir is missing",
     ("policy replay", "--without"): "there is no such policy",
     ("policy test", "--alone"): "--with is missing",

@@ -54,69 +54,69 @@ def limited(mbit: int) -> WorkloadEndpoint:
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
+def shaped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     interfaces = (HostInterface(9, "calia", True, 1450, kind="veth"),)
     monkeypatch.setattr(changed_limits, "read_interfaces", lambda deadline: interfaces)
     yield Kernel()
 
 
-def test_what_has_not_changed_is_not_looked_at(kernel: Kernel) -> None:
-    assert not kernel.limits.bring_changed()
-    kernel.records[ResourceKey("WorkloadEndpoint", "w", "default")] = replace(POD, mac="02:00:00:00:00:01")
-    kernel.changed.set()
-    assert not kernel.limits.bring_changed() and not kernel.changed.is_set()
-    kernel.ask(5)
-    assert kernel.limits.bring_changed() and kernel.rates == [5]
-    kernel.changed.set()
-    assert not kernel.limits.bring_changed() and kernel.rates == [5]
+def test_what_has_not_changed_is_not_looked_at(shaped: Kernel) -> None:
+    assert not shaped.limits.bring_changed()
+    shaped.records[ResourceKey("WorkloadEndpoint", "w", "default")] = replace(POD, mac="02:00:00:00:00:01")
+    shaped.changed.set()
+    assert not shaped.limits.bring_changed() and not shaped.changed.is_set()
+    shaped.ask(5)
+    assert shaped.limits.bring_changed() and shaped.rates == [5]
+    shaped.changed.set()
+    assert not shaped.limits.bring_changed() and shaped.rates == [5]
 
 
-def test_what_is_left_comes_at_once_and_a_changed_limit_before_it(kernel: Kernel) -> None:
+def test_what_is_left_comes_at_once_and_a_changed_limit_before_it(shaped: Kernel) -> None:
     taken = Desired()
-    kernel.left = [2, 1, 0]
-    kernel.limits.passed((limited(1),), (taken, FELIX), left=3)
-    kernel.ask(7)
-    assert not kernel.limits.rest(0, kernel.stopping)
-    assert kernel.rates == [7, 7, 7] and kernel.left == []
+    shaped.left = [2, 1, 0]
+    shaped.limits.passed((limited(1),), (taken, FELIX), left=3)
+    shaped.ask(7)
+    assert not shaped.limits.rest(0, shaped.stopping)
+    assert shaped.rates == [7, 7, 7] and shaped.left == []
 
 
-def test_a_change_ends_the_wait_and_an_end_too(kernel: Kernel) -> None:
+def test_a_change_ends_the_wait_and_an_end_too(shaped: Kernel) -> None:
     def end() -> None:
-        kernel.ask(5)
-        while not kernel.rates:
+        shaped.ask(5)
+        while not shaped.rates:
             pass
-        kernel.stopping.set()
+        shaped.stopping.set()
 
     other = threading.Thread(target=end)
     other.start()
-    assert not kernel.limits.rest(3600, kernel.stopping)
+    assert not shaped.limits.rest(3600, shaped.stopping)
     other.join()
-    assert kernel.rates == [5]
+    assert shaped.rates == [5]
 
 
-def test_who_changes_all_the_time_waits(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_changes_all_the_time_waits(shaped: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PassRest, "pause_s", lambda rest, now, used_s: 3600)
-    kernel.ask(5)
-    kernel.limits.rest(0.01, kernel.stopping)
-    kernel.ask(6)
-    assert not kernel.limits.rest(0.01, kernel.stopping) and not kernel.limits.bring_changed()
-    assert kernel.rates == [5] and kernel.changed.is_set()
+    shaped.ask(5)
+    shaped.limits.rest(0.01, shaped.stopping)
+    shaped.ask(6)
+    assert not shaped.limits.rest(0.01, shaped.stopping) and not shaped.limits.bring_changed()
+    assert shaped.rates == [5] and shaped.changed.is_set()
 
 
-def test_a_failure_is_the_next_passes(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel.failing = True
-    kernel.ask(5)
-    assert kernel.limits.rest(0.01, kernel.stopping), "there must be one"
-    kernel.ask(6)
-    assert not kernel.limits.rest(0, kernel.stopping) and kernel.rates == [5]
-    kernel.failing = False
-    kernel.limits.passed((POD,), (Desired(), FELIX))
+def test_a_failure_is_the_next_passes(shaped: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    shaped.failing = True
+    shaped.ask(5)
+    assert shaped.limits.rest(0.01, shaped.stopping), "there must be one"
+    shaped.ask(6)
+    assert not shaped.limits.rest(0, shaped.stopping) and shaped.rates == [5]
+    shaped.failing = False
+    shaped.limits.passed((POD,), (Desired(), FELIX))
 
     def refused(deadline: Deadline) -> tuple[HostInterface, ...]:
         raise KernelError("cannot list interfaces: busy")
 
     monkeypatch.setattr(changed_limits, "read_interfaces", refused)
-    assert kernel.limits.rest(0.01, kernel.stopping) and kernel.rates == [5]
+    assert shaped.limits.rest(0.01, shaped.stopping) and shaped.rates == [5]
 
 
 def test_limits_are_of_the_same_endpoint() -> None:
