@@ -85,7 +85,7 @@ def connection(packet: Packet, asked: bool = True) -> JudgedConnection:
 
 def placed(wanted: Wanted, packet: Packet, places: tuple[str, str], *hosts: WantedHost) -> tuple[Wanted, Ways]:
     ends = {
-        replace(POD, name=f"pod{n}"): WantedEndpoint(replace(POD, name=f"pod{n}"), "", "c", (address.packed,))
+        POD._replace(name=f"pod{n}"): WantedEndpoint(POD._replace(name=f"pod{n}"), "", "c", (address.packed,))
         for n, (place, address) in enumerate(zip(places, (packet.source, packet.destination), strict=True))
         if place == "workload"
     }

@@ -189,7 +189,7 @@ def test_an_unknown_pods_reader_waits_and_a_second_one_ends_the_first(served: Se
     assert first.report(b"", timeout=90)  # the server has got what came before on this connection
     second = join(path).join()
     assert first.end() == grpc.StatusCode.OK
-    key = replace(KEY, name="n-k8s-later-eth0")
+    key = KEY._replace(name="n-k8s-later-eth0")
     late = replace(ENDPOINT, key=key, workload="shop/later", interface="cali2")
     served.server.receive(WantedChanges(endpoints={key: late}))
     assert "workload_endpoint_update" in second.until_in_sync()
