@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,10 +64,10 @@ def up(node: Node) -> set[str]:
     return {peer.address for peer in status.peers if peer.established}
 
 
-def order(lab: Lab, name: str, command: str) -> None:
-    """A command of a router's operator."""
+def order(lab: Lab, name: str, command: str) -> str:
+    """A command of a router's operator, and what it says."""
     with BirdControl(lab.nodes[name].controller.paths.socket, Deadline.after(10)) as control:
-        control.tell(command, Deadline.after(10))
+        return "\n".join(text for _, text in control.tell(command, Deadline.after(10)).lines)
 
 
 def put(node: Node, kind: str, name: str, spec: dict[str, Any], **annotations: str) -> None:
@@ -138,7 +139,12 @@ def test_what_cuts_a_session_is_named_and_the_rule_mends_it(routed: tuple[Lab, N
     put(node, "BGPConfiguration", "default", {"listenPort": 1790, "nodeToNodeMeshEnabled": False})
     peer(node, "tor", TOR)
     node.run().until_applied()
-    until(lambda: lab.nodes["tor"].established() == {"n1"}, "the session with BFD", 60)
+    until(lambda: lab.nodes["tor"].established() == {"n1"}, "the session", 60)
+    until(
+        lambda: re.search(r"^10\.0\.0\.1 .* Up ", order(lab, "tor", "show bfd sessions"), re.M),
+        "BFD, which is later",
+        60,
+    )
     put(node, "HostEndpoint", "h", {"node": "n1", "interfaceName": "*"})
     for text in (
         f"HostEndpoint h cuts this node off for BFD with {TOR} (UDP 3784)",
