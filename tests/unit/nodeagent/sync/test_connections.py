@@ -23,7 +23,7 @@ def connected(path: Path) -> Iterator[socket.socket]:
     directory = os.open(path.parent, os.O_RDONLY)
     with socket.socket(socket.AF_UNIX) as made:
         made.settimeout(90)
-        made.connect(f"/proc/self/fd/{directory}/socket")
+        until(lambda: not made.connect_ex(f"/proc/self/fd/{directory}/socket"), "it listens, a moment later")
         os.close(directory)
         yield made
 
