@@ -152,6 +152,7 @@ def test_what_was_in_force_stays_when_there_is_less_room(
         made.until_in_force(endpoints=4)
         for name in "cd":
             made.until_passes("a", name, 80, True)
+        until(lambda: not made.standing()["problems"], "both have had their turn before")
         made.stop()
         made.start(FELIX_POLICYRULETOTAL=str(ROOM))
         made.until_in_force(endpoints=4)
