@@ -256,7 +256,8 @@ class Names:
             try:
                 here = parse_ends(self._ends.read())
                 self._given.clear()
-                self.node, self._now, _, self.kept_s, self.hosts, self.limits = here
+                self.node, self._now, self.kept_s = here.node, here.named, here.kept_s
+                self.hosts, self.limits = here.hosts, here.limits
                 if self.limited is not None:
                     self.limited.look()
                 for end, labels in here.labels.items():

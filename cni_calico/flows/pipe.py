@@ -10,9 +10,9 @@ import os
 import selectors
 import socket
 
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.flows.client import QueryFailed, RecorderSilent
 from cni_calico.flows.query import QueryRefused, parse_query
-from cni_calico.flows.serving import SOCKET
 
 _LINE, _PIECE = 64 << 10, 64 << 10
 
@@ -21,7 +21,7 @@ def pipe_flows(run_dir: str, asked: int, told: int) -> int:
     """``asked``, ``told``: file descriptors. Returns the exit status. Raises RecorderSilent, QueryFailed,
     BrokenPipeError.
     """
-    path = f"{run_dir}/{SOCKET}"
+    path = f"{run_dir}/{FLOW_SOCKET}"
     try:
         line = _read_line(asked)
         if line is None:

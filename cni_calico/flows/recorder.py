@@ -20,6 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cni_calico import directories
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import KernelError
 from cni_calico.flows.accounting import RuleAccounting
 from cni_calico.flows.aggregates import NAME as SUMS
@@ -44,7 +45,7 @@ from cni_calico.flows.query import STAGED, Describer, FlowQuery
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.ring import Ring
 from cni_calico.flows.selection import Selection
-from cni_calico.flows.serving import SOCKET, FlowServer
+from cni_calico.flows.serving import FlowServer
 from cni_calico.flows.sums import BUCKET_S, BUCKET_US, record_of
 from cni_calico.flows.totals import FlowTotals
 from cni_calico.flows.tracking import ConnectionTracking
@@ -94,9 +95,9 @@ class Recorder:
         self.losses = Losses(directory)
         with ExitStack() as opened:
             self._ring = opened.enter_context(closing(Ring(f"{directory}/ring", ring_bytes)))
-            named, labels = (self._names.get, log, now()), self._labels_told
-            named_so = f"{directory}/{SUMS}", *named
-            self._aggregates = FlowAggregates(*named_so, within=self._set_number, labels_of=labels)
+            self._aggregates = FlowAggregates(
+                f"{directory}/{SUMS}", self._names.get, log, now(), within=self._set_number, labels_of=self._labels_told
+            )
             opened.callback(lambda: self._aggregates.close(self._now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
             live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
@@ -113,7 +114,7 @@ class Recorder:
             )
             hosts = HostSides(KernelWays(clock), lambda: self._names.hosts)
             self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock, self._names.has_moved, hosts)
-            self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{SOCKET}", self, clock)))
+            self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{FLOW_SOCKET}", self, clock)))
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
                 self._server.wake_for(descriptor)
             self._opened = opened.pop_all()

@@ -15,13 +15,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Protocol
 
-from cni_calico.directories import FLOW_SOCKET
 from cni_calico.flows.conditions import meets
 from cni_calico.flows.given_names import GivenNames
 from cni_calico.flows.query import Aggregates, FlowQuery, QueryRefused, parse_query
 from cni_calico.regular import make_directories
 
-SOCKET = FLOW_SOCKET
 READERS = 8
 _LINE, _ROOM, _PATIENCE_S = 64 << 10, 1 << 20, 10.0
 _SIGN_S = 1.0  # who waits for an answer that is being looked for gets an empty one as often

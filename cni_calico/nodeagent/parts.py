@@ -194,8 +194,9 @@ class Parts:
         settings = self.context.settings
         self._metrics.snapshot = snapshot
         hosts = HostParameters(felix.failsafe_inbound, felix.failsafe_outbound, tuple(felix.interface_exclude))
-        kept = felix.flow_retention_s, hosts, flow_limits(felix)
-        self._recording.use(recorded_flows(felix), snapshot.endpoints, *kept)
+        self._recording.use(
+            recorded_flows(felix), snapshot.endpoints, felix.flow_retention_s, hosts, flow_limits(felix)
+        )
         self._exporting.use(felix, snapshot.endpoints)
         for use in self._followers:
             use(felix)

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.flows.conditions import meets
 from cni_calico.flows.given_names import GivenNames
 from cni_calico.flows.query import FlowQuery
-from cni_calico.flows.serving import SOCKET, FlowServer
+from cni_calico.flows.serving import FlowServer
 
 WHEN = "2026-11-26T14:02:11.400+00:00"
 
@@ -60,7 +61,7 @@ class ScriptedRecorder:
     """``flows``: the oldest first. ``close`` and ``open`` are its end and its start."""
 
     def __init__(self, run_dir: str) -> None:
-        self.path = f"{run_dir}/{SOCKET}"
+        self.path = f"{run_dir}/{FLOW_SOCKET}"
         self.flows: list[dict[str, Any]] = []
         self.lost = {"nflog-allowed": 0, "nflog-denied": 0, "destroy": 0}
         self.losses: list[dict[str, Any]] = []

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from cni_calico import directories
 from cni_calico.ctl.opening import configured
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import InvalidConfig
 from cni_calico.flows.client import ask
 from cni_calico.flows.following import FollowedFlows
 from cni_calico.flows.query import FlowQuery
-from cni_calico.flows.serving import SOCKET
 
 
 class NewFlows(Protocol):
@@ -95,4 +95,4 @@ def open_place(arguments: Namespace, environ: Mapping[str, str]) -> FlowPlace:
             return ClusterFlows(access, arguments.nodes, arguments.note)
     if arguments.nodes:
         raise InvalidConfig("--node chooses nodes of a cluster: name its API server, such as with --kubeconfig")
-    return HostFlows(f"{directories.run_dir(environ)}/{SOCKET}")
+    return HostFlows(f"{directories.run_dir(environ)}/{FLOW_SOCKET}")

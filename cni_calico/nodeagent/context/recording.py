@@ -93,7 +93,9 @@ FLOW_NAMES = (
 
 @settings_table
 class RecordingSettings(EncryptionSettings):
-    """What is recorded of connections, and where that is exported."""
+    """What is recorded of connections, and where that is exported. Upon those of encryption: tables with slots have one
+    line of bases.
+    """
 
     flows: str = setting("Flows", *FLOWS, section="Flows")
     flow_names: str = setting("FlowsNames", *FLOW_NAMES)

@@ -16,11 +16,11 @@ from itertools import chain
 from typing import Any
 
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.flows.client import RecorderSilent, ask
 from cni_calico.flows.names import FOLDED
 from cni_calico.flows.packets import parts_of
 from cni_calico.flows.query import ALLOWED, PROTOCOLS, FlowQuery
-from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.netlink.ended import TrackedConnection, read_tracked
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
@@ -92,7 +92,7 @@ def judge_connections(wanted: Wanted, run_dir: str, found: Rehearsed, deadline: 
         found.denied += _summed(chain.from_iterable(parts), _TRACKED)
     query = FlowQuery((), since=time.time() - _DAY_S, aggregate=True)
     try:
-        documents = ask(f"{run_dir}/{SOCKET}", query, deadline)
+        documents = ask(f"{run_dir}/{FLOW_SOCKET}", query, deadline)
         found.denied += _summed(judge_recorded(judge, documents, found), "recorded")
     except RecorderSilent:
         found.notes.append("no flows are recorded here: only the connections that conntrack has now were judged")

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
 from cni_calico.flows.query import FlowQuery
-from cni_calico.flows.serving import SOCKET
 
 _ANSWER_S = 1.0
 _GAUGES = (
@@ -45,7 +45,7 @@ _EXPORTED = (
 
 def ask_recorder(run_dir: str) -> Mapping[str, Any] | None:
     """What the recorder says of itself; None if there is none, or it does not answer."""
-    path = f"{run_dir}/{SOCKET}"
+    path = f"{run_dir}/{FLOW_SOCKET}"
     if not os.path.exists(path):
         return None
     try:

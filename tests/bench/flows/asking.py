@@ -13,12 +13,12 @@ import time
 from unittest.mock import patch
 
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.flows import recorder as module
 from cni_calico.flows import tracking
 from cni_calico.flows.client import ask
 from cni_calico.flows.query import Condition, FlowQuery
 from cni_calico.flows.records import COUNTED, ENDED, FlowRecord
-from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.memory import resident_bytes
 from cni_calico.log import SILENT
 from tests.fakes.stepped_recorder import Arriving, NoComparison
@@ -66,7 +66,7 @@ def main() -> None:
         serving.start()
         for name, question in questions.items():
             begun, first, count = time.perf_counter(), 0.0, 0
-            for _ in ask(f"{root}/{SOCKET}", question, Deadline.after(600)):
+            for _ in ask(f"{root}/{FLOW_SOCKET}", question, Deadline.after(600)):
                 first = first or time.perf_counter() - begun
                 count += 1
             spent = time.perf_counter() - begun

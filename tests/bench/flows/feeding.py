@@ -20,12 +20,10 @@ import time
 from collections import deque
 from errno import EAGAIN
 from ipaddress import ip_address
-from pathlib import Path
 from struct import Struct
 from typing import Any
 
 from cni_calico.deadline import Deadline
-from cni_calico.flows.deciders import render_line
 from cni_calico.flows.judging.encoding import render_whole
 from cni_calico.flows.losses import ALLOWED, DENIED
 from cni_calico.flows.recorder import Recorder
@@ -35,11 +33,10 @@ from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.log import Log
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from cni_calico.regular import make_directories
 from tests.bench.flows.lasting import pod, workload
 from tests.bench.flows.packets import ALLOWED_PORT, DENIED_PORT, SIDES, documents
+from tests.bench.flows.reading import put_in_force
 from tests.netns.wire import Wire, entered, frame, open_wire
-from tests.unit.policy.cluster import graph_of
 
 _LIVES_S, _PORTS, _PLACE = 10, 60_000, 1024
 _SPORT = 40_007  # of what is captured: these bytes are nowhere else in a message
@@ -217,17 +214,12 @@ def main(seconds: int, rate: int, count: int, profiled: str = "") -> None:
         open_wire(FilterSettings(recording=Recording(numbers))) as wire,
     ):
         of_pods = {("WorkloadEndpoint", "a", f"p{number}"): workload(number) for number in range(count)}
-        graph = graph_of({**documents(), **of_pods})
-        graph.flush()
-        wire.apply(graph.wanted())
-        make_directories(f"{root}/state/flows", 0o700)
-        Path(f"{root}/state/flows/numbers").write_text("".join(render_line(*one) for one in numbers.take_new()))
-        wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
+        wanted = put_in_force(wire, numbers, root, {**documents(), **of_pods})
         with entered(wire.host):
             ours, theirs = socket.socketpair()
             places = f"{root}/state", f"{root}/run", Log("error")
             recorder = Recorder(*places, now=feeder.now, clock=feeder.clock, agent_fd=theirs.fileno())
-            for message in render_whole(graph.wanted()):
+            for message in render_whole(wanted):
                 ours.sendall(message)
         feeder.capture(recorder, wire)
         server: Any = recorder._server

@@ -29,12 +29,12 @@ from typing import Any
 
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.flows.client import ask
 from cni_calico.flows.deciders import render_line
 from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.flows.names import ENDS, render_ends
 from cni_calico.flows.query import FlowQuery
-from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.log import Log
 from cni_calico.model.keys import ResourceKey
@@ -92,7 +92,7 @@ def recorder(
         child = subprocess.Popen([*own_command(), "-flow-recorder"], stdin=theirs, env=environ)
     try:
         teller.tell(None, lambda: wanted)
-        until(lambda: os.path.exists(f"{root}/run/{SOCKET}") and not teller.go_on(), "the recorder listens")
+        until(lambda: os.path.exists(f"{root}/run/{FLOW_SOCKET}") and not teller.go_on(), "the recorder listens")
         yield child
     finally:
         child.send_signal(signal.SIGTERM)
@@ -202,7 +202,7 @@ def main(seconds: int, rate: int, staged: int = 0, count: int = 0, live: int = U
         with recorder(wire, root, graph.wanted(), numbers, staged_rules(graph, staged)) as child:
 
             def status() -> dict[str, Any]:
-                (found,) = ask(f"{root}/run/{SOCKET}", FlowQuery(status=True), Deadline.after(30))
+                (found,) = ask(f"{root}/run/{FLOW_SOCKET}", FlowQuery(status=True), Deadline.after(30))
                 return found
 
             empty, before = peak_mib(child.pid), processor_s(child.pid)

@@ -12,8 +12,10 @@ import socket
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from cni_calico.deadline import Deadline
 from cni_calico.flows.deciders import render_line
@@ -24,10 +26,23 @@ from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.log import Log
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
+from cni_calico.policy.wanted import Wanted
 from cni_calico.regular import make_directories
 from tests.bench.flows.packets import ALLOWED_PORT, SIDES, documents
-from tests.netns.wire import entered, frame, open_wire
+from tests.netns.wire import Wire, entered, frame, open_wire
 from tests.unit.policy.cluster import graph_of
+
+
+def put_in_force(wire: Wire, numbers: RuleNumbers, root: str, records: Mapping[Any, Any]) -> Wanted:
+    """The rules of these records, and what their numbers stand for where a recorder below ``root`` reads it."""
+    graph = graph_of(records)
+    graph.flush()
+    wanted = graph.wanted()
+    wire.apply(wanted)
+    make_directories(f"{root}/state/flows", 0o700)
+    Path(f"{root}/state/flows/numbers").write_text("".join(render_line(*one) for one in numbers.take_new()))
+    wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
+    return wanted
 
 
 def main(thousands: int, *, judges: bool) -> None:
@@ -38,17 +53,12 @@ def main(thousands: int, *, judges: bool) -> None:
         tempfile.TemporaryDirectory() as root,
         open_wire(FilterSettings(recording=Recording(numbers))) as wire,
     ):
-        graph = graph_of(documents())
-        graph.flush()
-        wire.apply(graph.wanted())
-        make_directories(f"{root}/state/flows", 0o700)
-        Path(f"{root}/state/flows/numbers").write_text("".join(render_line(*one) for one in numbers.take_new()))
-        wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
+        wanted = put_in_force(wire, numbers, root, documents())
         with entered(wire.host):
             ours, theirs = socket.socketpair()
             fd = theirs.fileno() if judges else None
             recorder = Recorder(f"{root}/state", f"{root}/run", Log("error"), agent_fd=fd)
-            for message in render_whole(graph.wanted()):
+            for message in render_whole(wanted):
                 ours.sendall(message)
             netlink = Nfnetlink()
         spent = 0.0

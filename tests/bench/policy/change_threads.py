@@ -15,6 +15,7 @@ import shlex
 import statistics
 import sys
 import time
+from contextlib import suppress
 from itertools import chain
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -67,28 +68,33 @@ def main() -> None:
     }
     spawn = get_context("spawn")  # each has threads and sockets of its own namespace
     pipes: dict[str, Connection] = {}
-    for name, command in commands.items():
-        pipes[name], theirs = spawn.Pipe()
-        arguments = (theirs, chosen.policies, command, chosen.settle)
-        spawn.Process(target=serve, args=arguments).start()
-        pipes[name].recv()
-    for part in PARTS:
-        found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in pipes}
-        for _ in range(chosen.blocks):
-            for name, pipe in pipes.items():
-                pipe.send((part, chosen.repeat))
-                found[name].append(pipe.recv())
-        for name, blocks in found.items():
-            total = statistics.median(sum(block[CPU]) for block in blocks)
-            threads = ", ".join(f"{number}: {cost:.2f}" for number, cost in enumerate(blocks[-1][CPU]) if cost > 0.03)
-            times = {
-                figure: statistics.median(chain.from_iterable(block[figure] for block in blocks))
-                for figure in PARTS[part]
-            }
-            said = ", ".join(f"{figure} {value:.1f}" for figure, value in times.items())
-            print(f"{chosen.policies} policies, {part}, {name}: {CPU} {total:.2f} ({threads}); {said}", flush=True)
-    for pipe in pipes.values():
-        pipe.send(None)
+    try:
+        for name, command in commands.items():
+            pipes[name], theirs = spawn.Pipe()
+            spawn.Process(target=serve, args=(theirs, chosen.policies, command, chosen.settle)).start()
+            theirs.close()
+            pipes[name].recv()
+        for part in PARTS:
+            measure(part, pipes, chosen)
+    finally:
+        for pipe in pipes.values():
+            with suppress(OSError):
+                pipe.send(None)
+
+
+def measure(part: str, pipes: dict[str, Connection], chosen: argparse.Namespace) -> None:
+    """Print a line for each contestant."""
+    found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in pipes}
+    for _ in range(chosen.blocks):
+        for name, pipe in pipes.items():
+            pipe.send((part, chosen.repeat))
+            found[name].append(pipe.recv())
+    for name, blocks in found.items():
+        total = statistics.median(sum(block[CPU]) for block in blocks)
+        threads = ", ".join(f"{number}: {cost:.2f}" for number, cost in enumerate(blocks[-1][CPU]) if cost > 0.03)
+        values = {figure: chain.from_iterable(block[figure] for block in blocks) for figure in PARTS[part]}
+        said = ", ".join(f"{figure} {statistics.median(its):.1f}" for figure, its in values.items())
+        print(f"{chosen.policies} policies, {part}, {name}: {CPU} {total:.2f} ({threads}); {said}", flush=True)
 
 
 if __name__ == "__main__":

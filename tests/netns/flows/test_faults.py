@@ -24,13 +24,13 @@ from typing import Any
 import pytest
 
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
 from cni_calico.flows.deciders import render_line
 from cni_calico.flows.groups import groups_of, read_pair
 from cni_calico.flows.losses import AWAY
 from cni_calico.flows.query import FlowQuery
-from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.netlink.decisions import DecisionReports
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -116,7 +116,7 @@ class Node:
 
     def status(self) -> dict[str, Any] | None:
         with suppress(CalicoError):
-            (found,) = ask(f"{self.root}/run/{SOCKET}", FlowQuery(status=True), Deadline.after(10))
+            (found,) = ask(f"{self.root}/run/{FLOW_SOCKET}", FlowQuery(status=True), Deadline.after(10))
             return found
         return None
 
@@ -248,7 +248,7 @@ class Node:
                 reader = opened.enter_context(socket.socket(socket.AF_UNIX))
                 reader.settimeout(20)
                 with suppress(OSError):
-                    reader.connect(f"{self.root}/run/{SOCKET}")
+                    reader.connect(f"{self.root}/run/{FLOW_SOCKET}")
                     words = (
                         b'{"follow": true}\n',
                         b"\xff" * 70_000,
@@ -276,7 +276,7 @@ class Node:
 
     def flows(self) -> Counter[tuple[int, int]]:
         try:
-            documents = list(ask(f"{self.root}/run/{SOCKET}", FlowQuery(since=0.0), Deadline.after(20)))
+            documents = list(ask(f"{self.root}/run/{FLOW_SOCKET}", FlowQuery(since=0.0), Deadline.after(20)))
         except CalicoError:
             return Counter()
         found = [one for one in documents if "verdict" in one]
@@ -287,7 +287,7 @@ class Node:
 
     def ending(self) -> dict[str, Any] | None:
         with suppress(CalicoError):
-            return list(ask(f"{self.root}/run/{SOCKET}", FlowQuery(first=0, since=0.0), Deadline.after(20)))[-1]
+            return list(ask(f"{self.root}/run/{FLOW_SOCKET}", FlowQuery(first=0, since=0.0), Deadline.after(20)))[-1]
         return None
 
     def lost(self) -> Counter[str]:

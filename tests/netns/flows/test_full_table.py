@@ -13,9 +13,9 @@ import pytest
 
 from cni_calico.ctl.node.status import describe_recorder
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.flows.client import ask
 from cni_calico.flows.query import FlowQuery
-from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
@@ -79,11 +79,11 @@ def check(wire: Wire, root: str, passed: Counter[int], sent: int, what: str) -> 
     told, found = counted(wire), list[dict[str, Any]]()
 
     def all_recorded() -> bool:
-        found[:] = list(ask(f"{root}/run/{SOCKET}", FlowQuery(since=0.0), Deadline.after(30)))
+        found[:] = list(ask(f"{root}/run/{FLOW_SOCKET}", FlowQuery(since=0.0), Deadline.after(30)))
         return len(found) - 1 >= told["allowed"] + told["denied"]
 
     until(all_recorded, "what rules have counted is recorded")
-    (status,) = ask(f"{root}/run/{SOCKET}", FlowQuery(status=True), Deadline.after(30))
+    (status,) = ask(f"{root}/run/{FLOW_SOCKET}", FlowQuery(status=True), Deadline.after(30))
     ending, flows = found[-1], found[:-1]
     assert ending["end"] and ending["lost"] == []
     denied = Counter(one["source"]["port"] for one in flows if one["verdict"] == "denied")

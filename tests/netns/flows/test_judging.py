@@ -17,12 +17,12 @@ import pytest
 from cni_calico.ctl.main import run
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
 from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP
 from cni_calico.flows.groups import groups_of
 from cni_calico.flows.query import FlowQuery
-from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.netlink.decisions import DecisionReports
 from cni_calico.log import Log
 from cni_calico.nodeagent.policing.report.in_force import RulesListener
@@ -63,7 +63,7 @@ class Judged:
 
     def says(self) -> dict[str, Any]:
         try:
-            return next(ask(str(self.root / "run" / SOCKET), FlowQuery(status=True), Deadline.after(10)), {})
+            return next(ask(str(self.root / "run" / FLOW_SOCKET), FlowQuery(status=True), Deadline.after(10)), {})
         except CalicoError:
             return {}
 

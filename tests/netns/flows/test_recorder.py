@@ -27,13 +27,13 @@ from cni_calico.ctl.main import run
 from cni_calico.ctl.policy.seen import describe_seen
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
 from cni_calico.flows.deciders import ALLOWED_GROUP
 from cni_calico.flows.export.wanted import SOCKET as FLOWS_SOCKET
 from cni_calico.flows.query import Condition, FlowQuery
 from cni_calico.flows.services import SERVICES, ServiceLine, ServicePort, render_service
-from cni_calico.flows.serving import SOCKET
 from cni_calico.kernel.netlink.decisions import DecisionReports
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.log import SILENT, Log
@@ -88,7 +88,7 @@ class Recorded:
 
     def record(self) -> None:
         self.keeper.use("Enabled", self.endpoints())
-        until(lambda: (self.root / "run" / SOCKET).exists(), "the recorder listens")
+        until(lambda: (self.root / "run" / FLOW_SOCKET).exists(), "the recorder listens")
 
     @property
     def pid(self) -> int:
@@ -97,7 +97,7 @@ class Recorded:
 
     def ask(self, query: FlowQuery | None = None) -> list[dict[str, Any]]:
         try:
-            return list(ask(str(self.root / "run" / SOCKET), query or FlowQuery(), Deadline.after(10)))
+            return list(ask(str(self.root / "run" / FLOW_SOCKET), query or FlowQuery(), Deadline.after(10)))
         except CalicoError:
             return []  # it is being started again
 
@@ -183,7 +183,7 @@ def test_each_connection_is_one_flow_with_the_rules_that_decided(
     assert capsys.readouterr().out.count("\n") == 2
     ours, theirs = socket.socketpair()
     with ours, theirs:  # what the page of flows is told
-        path = str(recorded.root / "run" / SOCKET)
+        path = str(recorded.root / "run" / FLOW_SOCKET)
         told = follow_flows(HostFlows(path), "--port 83 --port 81", None, theirs, timeout_s=30, clock=time.monotonic)
         assert [name for name, _ in (next(told), next(told), next(told))] == ["flow", "flow", "ready"]
         assert recorded.lab.passes("a", "b", 83, sport=1001) is False
@@ -407,5 +407,5 @@ def test_what_is_only_denied_costs_connections_nothing(recorded: Recorded) -> No
 
 def test_it_is_off_again(recorded: Recorded) -> None:
     recorded.keeper.use("Disabled", ())
-    until(lambda: not (recorded.root / "run" / SOCKET).exists(), "the recorder has ended")
+    until(lambda: not (recorded.root / "run" / FLOW_SOCKET).exists(), "the recorder has ended")
     assert recorded.lab.passes("a", "b", 80)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.flows.deciders import Decider, render_line
 from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.flows.losses import DENIED, RATE, Loss
@@ -18,7 +19,6 @@ from cni_calico.flows.network_sets import NETWORK_SETS, NetworkSetLine, render_s
 from cni_calico.flows.query import Condition, FlowQuery, parse_query, render_query
 from cni_calico.flows.recorder import DIRECTORY
 from cni_calico.flows.records import BYTES
-from cni_calico.flows.serving import SOCKET
 from cni_calico.flows.sums import BUCKET_S
 from cni_calico.nodeagent.status import flow_metrics
 from tests.fakes import stepped_recorder
@@ -38,7 +38,7 @@ def key(sport: int, dport: int = 80, source: int = 1) -> bytes:
 class Stepped(SteppedRecorder):
     def connect(self, query: FlowQuery) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(self.root / SOCKET))
+        connection.connect(str(self.root / FLOW_SOCKET))
         connection.sendall(render_query(query))
         connection.setblocking(False)
         return connection

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cni_calico.ctl.flows.places import HostFlows
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import InvalidConfig
 from cni_calico.flows.query import Condition, FlowQuery
-from cni_calico.flows.serving import SOCKET
 from tests.fakes.recorder import ScriptedRecorder, address, flow, rule
 
 ALLOWED = rule("egress", "shop", "web", 0)
@@ -18,7 +18,7 @@ ALLOWED = rule("egress", "shop", "web", 0)
 def test_a_recorder_knows_services_by_their_addresses(tmp_path: Path) -> None:
     recorder = ScriptedRecorder(str(tmp_path))
     try:
-        place = HostFlows(f"{tmp_path}/{SOCKET}")
+        place = HostFlows(f"{tmp_path}/{FLOW_SOCKET}")
         to_service = flow(address("10.0.0.1"), address("10.0.0.2", 80), ALLOWED)
         to_service["destination"]["asked"] = {"ip": "10.96.0.1", "port": 80}
         recorder.flows = [flow(address("10.0.0.1"), address("10.0.0.2", 80), ALLOWED), to_service]
@@ -40,7 +40,7 @@ def test_the_oldest_are_those_that_a_recorder_has_first(tmp_path: Path) -> None:
     recorder = ScriptedRecorder(str(tmp_path))
     try:
         recorder.flows = [flow(address(f"10.0.0.{i}"), address("10.0.1.1", 80), ALLOWED) for i in range(5)]
-        found = [one for one in HostFlows(f"{tmp_path}/{SOCKET}").ask(FlowQuery(first=2), 10) if "verdict" in one]
+        found = [one for one in HostFlows(f"{tmp_path}/{FLOW_SOCKET}").ask(FlowQuery(first=2), 10) if "verdict" in one]
         assert [one["source"]["ip"] for one in found] == ["10.0.0.0", "10.0.0.1"]
     finally:
         recorder.close()

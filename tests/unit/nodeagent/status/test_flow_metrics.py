@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cni_calico.flows.serving import SOCKET
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.nodeagent.status.flow_metrics import collect_flows
 
 SAID: dict[str, Any] = {
@@ -22,7 +22,7 @@ SAID: dict[str, Any] = {
 
 def collected(root: Path, said: dict[str, Any]) -> dict[str, float]:
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(root / SOCKET))
+        listening.bind(str(root / FLOW_SOCKET))
         listening.listen()
 
         def answer() -> None:
