@@ -196,6 +196,18 @@ def _may_find(argv: Sequence[str]) -> bool:
 
 def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl") -> int:
     """Run a command line and return its exit status."""
+    try:
+        return _run(argv, environ, prog)
+    except Exception:
+        if not _may_find(argv):
+            raise
+        from traceback import print_exc
+
+        print_exc()
+        return 2  # an end by the exception is 1, which says that something changes
+
+
+def _run(argv: Sequence[str], environ: Mapping[str, str], prog: str) -> int:
     from cni_calico.ctl.command_line.arguments import parse_arguments
 
     failing = 2 if _may_find(argv) else 1

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 MOST_GIVEN = 500
+OF_NOW = "labelsOfNow"  # of an end in a document: nobody has recorded its labels
 _LATEST_S = 1e11
 
 
@@ -71,7 +72,7 @@ class GivenNames:
         if found is None:
             return end
         named = {"kind": found.kind, "namespace": found.namespace, "name": found.name}
-        return {**end, **named, "labels": dict(found.labels)}
+        return {**end, **named, "labels": dict(found.labels), OF_NOW: True}
 
 
 _SIDES = ("source", "destination")

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.flows.deciders import FIRST, Decider, describe_decider
-from cni_calico.flows.given_names import GivenName, parse_given
+from cni_calico.flows.given_names import OF_NOW, GivenName, parse_given
 from cni_calico.flows.labels import LabelVersions, labels_at
 from cni_calico.flows.names import EndName
 from cni_calico.flows.network_sets import NetworkSetName, SetOf
@@ -242,7 +242,9 @@ class Describer:
             found = self.network_set(record, source=source)
             return {"kind": "address", **({} if found is None else {"set": found._asdict()}), **where}
         labels = self.labels(name, record.began)
-        labelled = {} if labels is None else {"labels": dict(labels)}
+        labelled: dict[str, Any] = {} if labels is None else {"labels": dict(labels)}
+        if isinstance(name, GivenName):
+            labelled[OF_NOW] = True
         return {"kind": name.kind, "namespace": name.namespace, "name": name.name, **labelled, **where}
 
     def name(self, record: FlowRecord, *, source: bool) -> EndName | GivenName | None:
@@ -344,4 +346,4 @@ def _whole(end: Mapping[str, Any]) -> list[Any]:
     if "name" not in end:
         return [end["ip"]]
     labels = sorted((end.get("labels") or {}).items())
-    return [end.get("kind"), end.get("namespace"), end.get("name"), labels, end.get("relabelled")]
+    return [*(end.get(text) for text in ("kind", "namespace", "name", "relabelled", OF_NOW)), labels]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from cni_calico.ctl.command_line.parsers import CommandParser, Commands, duration_s, namespace_option, output_option
 
+_DAY = " (default 24h)"
+
 
 def add_policy(commands: Commands, common: CommandParser) -> None:
     overlay = CommandParser(add_help=False)
@@ -49,12 +51,12 @@ def add_policy(commands: Commands, common: CommandParser) -> None:
 
 
 def _add_diff(commands: Commands, common: CommandParser) -> None:
-    diff = commands.add("diff", common, namespace_option(), _changes(), _recorded(None), output_option())
+    diff = commands.add("diff", common, namespace_option(), _changes(), _recorded(), output_option())
     diff.set_defaults(without=[])
 
 
 def _add_replay(commands: Commands, common: CommandParser) -> None:
-    replay = commands.add("replay", common, namespace_option(), _changes(), _recorded(), output_option())
+    replay = commands.add("replay", common, namespace_option(), _changes(), _recorded(_DAY), output_option())
     replay.add_argument(
         "--without",
         action="append",
@@ -66,7 +68,7 @@ def _add_replay(commands: Commands, common: CommandParser) -> None:
 
 
 def _add_recommend(commands: Commands, common: CommandParser) -> None:
-    recommend = commands.add("recommend", common, namespace_option(), _recorded(), output_option())
+    recommend = commands.add("recommend", common, namespace_option(), _recorded(_DAY), output_option())
     recommend.set_defaults(overlay=[], without=[], prune=False)
     recommend.add_argument(
         "--kind",
@@ -84,7 +86,7 @@ def _add_recommend(commands: Commands, common: CommandParser) -> None:
     recommend.add_argument("--endpoints", action="append", default=[], metavar="FILE|DIR", help="with --dir: workloads")
 
 
-def _recorded(since: float | None = 86400.0) -> CommandParser:
+def _recorded(usual: str = "") -> CommandParser:
     """Flows, and where they come from."""
     flows = CommandParser(add_help=False)
     flows.add_argument(
@@ -97,9 +99,9 @@ def _recorded(since: float | None = 86400.0) -> CommandParser:
     flows.add_argument(
         "--since",
         type=duration_s,
-        default=since,
+        default=None,
         metavar="DURATION",
-        help="how far back" + (" (default 24h)" if since else ""),
+        help=f"how far back the recorders look{usual}; not with --flows, of which all count",
     )
     flows.add_argument("--host", action="store_true", help="only this host's flows, even if there is a cluster")
     flows.add_argument(

@@ -10,7 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cni_calico.ctl.flows.replay import read_flows
+from cni_calico.ctl.flows.replay import read_flows, require_one_place
 from cni_calico.ctl.flows.show import describe_losses, describe_unanswered, shown
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.opening import open_session
@@ -34,6 +34,7 @@ _MOST_LINES = 50
 
 def recommend(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises InvalidConfig, and CommandFailed if what is recommended does not keep what is allowed."""
+    require_one_place(arguments)
     if arguments.endpoints and not arguments.directory:
         raise InvalidConfig("cannot recommend: --endpoints is for --dir; without it the datastore has the endpoints")
     if arguments.directory:
@@ -112,6 +113,7 @@ def _render(
     trouble: list[str],
     arguments: Namespace,
 ) -> str:
+    of_now = [f"{learner.of_now} connections do not tell the labels of an end"] if learner.of_now else []
     left_out = {f"{count} connections: {why}" for why, count in learner.left_out.items()}
     uncertain = {f"{count} connections: {why}" for why, count in checked.uncertain.items()}
     if arguments.output != TABLE:
@@ -120,6 +122,7 @@ def _render(
             "keptAllowed": checked.kept,
             "wouldBeDenied": checked.denied,
             "opens": checked.opened,
+            "byLabelsOfNow": learner.of_now,
             "leftOut": dict(learner.left_out),
             "notOpened": learner.closed,
             "uncertain": checked.uncertain,
@@ -131,6 +134,7 @@ def _render(
     for what, lines in (
         ("would be denied, although recorded as allowed", checked.denied),
         ("would be opened", checked.opened),
+        ("learnt by labels of now", of_now),
         ("not opened", learner.closed),
         ("not learnt", sorted(left_out)),
         ("uncertain", sorted(uncertain)),

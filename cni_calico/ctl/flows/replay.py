@@ -27,8 +27,8 @@ from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 from cni_calico.flows.query import FlowQuery
 
-_LINE, _MOST_ROWS = 1 << 20, 200
-_HEAD = "Labels are as recorded, network sets and services as now."
+_LINE, _MOST_ROWS, _DAY_S = 1 << 20, 200, 86400.0
+_HEAD = "Network sets and services are as now, labels as recorded."
 _JUDGED_BY = {"labels": "recorded", "networkSets": "now", "services": "now"}
 
 
@@ -37,6 +37,7 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
     if not arguments.overlay and not arguments.without:
         raise InvalidConfig("cannot replay: name the change with --with FILE or DIR, or --without KIND/NAME")
     require_fitting_page(arguments)
+    require_one_place(arguments)
     if arguments.endpoints and not arguments.directory:
         raise InvalidConfig("cannot replay: --endpoints is for --dir; without it the datastore has the endpoints")
     if arguments.directory:
@@ -80,13 +81,24 @@ def _sorted(rows: Iterable[ReplayedRow]) -> list[ReplayedRow]:
 # -- in ---------------------------------------------------------------------------------------------------------------
 
 
+def require_one_place(arguments: Namespace) -> None:
+    """What chooses among flows is a question to recorders; those of files all count. Raises InvalidConfig."""
+    options = {"--since": arguments.since is not None, "--host": arguments.host, "--node": bool(arguments.nodes)}
+    chosen = [name for name, is_given in options.items() if is_given]
+    if arguments.flows and chosen:
+        raise InvalidConfig(
+            f"{' and '.join(chosen)} and --flows do not go together: of a file all flows count",
+            details="choose when it is written, such as with 'calicoctl flows --aggregate --since 1h -o jsonl'",
+        )
+
+
 def read_flows(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Of files, else of all nodes or this host, as ``calicoctl flows`` asks."""
     if arguments.flows:
         for name in arguments.flows:
             yield from _of_file(name)
         return
-    query = FlowQuery((), since=time.time() - arguments.since, aggregate=True)
+    query = FlowQuery((), since=time.time() - (_DAY_S if arguments.since is None else arguments.since), aggregate=True)
     yield from open_place(arguments, environ).ask(query, arguments.timeout)
 
 
@@ -104,7 +116,7 @@ def _of_file(name: str) -> Iterator[dict[str, Any]]:
                 if not isinstance(document, dict):
                     raise ValueError
                 yield document
-    except (ValueError, OSError) as e:
+    except (ValueError, RecursionError, OSError) as e:
         why = str(e.strerror) if isinstance(e, OSError) else f"line {number} is no flow"
         raise InvalidConfig(
             f"cannot read {name}: {why}", details="write it with 'calicoctl flows --aggregate --since 24h -o jsonl'"
@@ -125,9 +137,10 @@ def _render(found: Replay, rows: list[ReplayedRow], uncertain: list[str], argume
             "notByPolicy": found.others,
             "uncertain": dict(found.uncertain),
             "unreadable": uncertain,
+            "byLabelsOfNow": found.of_now,
         }
         return render_value(document, arguments.output)
-    lines = [_HEAD, "", *_lines(rows)]
+    lines = [_head(found), "", *_lines(rows)]
     if drifted:
         lines += [*([""] if rows else []), "Records and policy have changed since these were recorded:"]
         lines += [f"  {line}" for line in _lines(drifted)]
@@ -137,11 +150,19 @@ def _render(found: Replay, rows: list[ReplayedRow], uncertain: list[str], argume
     return "\n".join(lines) + "\n"
 
 
+def _head(found: Replay) -> str:
+    if not found.of_now:
+        return _HEAD
+    return f"{_HEAD} Of {found.of_now} connections those of an end were not recorded: they are those of now."
+
+
 def _uncertain(found: Replay, uncertain: list[str]) -> list[str]:
     return [*(f"{number} connections: {why}" for why, number in sorted(found.uncertain.items())), *uncertain]
 
 
 def _summary(found: Replay, rows: list[ReplayedRow], arguments: Namespace) -> str:
+    if not (found.changed or found.drifted or found.same or found.others or found.uncertain):
+        return "No flow was recorded: nothing was judged."
     changed = sum(row.connections for row in rows)
     what = "connections would be decided otherwise" if arguments.any else "connections would be denied"
     return f"{changed} {what}, {found.same} as they were."
@@ -151,7 +172,7 @@ def _review(found: Replay, rows: list[ReplayedRow], uncertain: list[str], argume
     """For a page."""
     return Review(
         "What a change would have done to recorded flows",
-        f"{_HEAD} {_summary(found, rows, arguments)}",
+        f"{_head(found)} {_summary(found, rows, arguments)}",
         (
             ReviewSection("Uncertain", sentences=_uncertain(found, uncertain)),
             ReviewSection("Would be denied", [_review_row(row) for row in rows if row.after.denied]),

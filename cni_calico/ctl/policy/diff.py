@@ -168,8 +168,11 @@ def review_diff(found: PolicyDiff) -> Review:
 
 
 def _summary(found: PolicyDiff) -> str:
-    unsure = found.seen.uncertain if found.seen is not None else 0
-    more = f" {unsure} recorded connections could not be judged." if unsure else ""
+    more = ""
+    if found.seen is not None and found.seen.uncertain:
+        more += f" {found.seen.uncertain} recorded connections could not be judged."
+    if found.seen is not None and found.seen.of_now:
+        more += f" {found.seen.of_now} do not tell the labels of an end, and were counted by those of now."
     return _counted(found) + more
 
 
@@ -189,6 +192,7 @@ def _document(found: PolicyDiff, names: EndNames) -> dict[str, Any]:
         "findings": [one.document for one in found.findings],
         "uncertain": found.uncertain,
         "staged": change_staged(found),
+        **({} if found.seen is None else {"notCounted": found.seen.uncertain, "byLabelsOfNow": found.seen.of_now}),
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from cni_calico.ctl.policy.changed_rows import PROTOCOL_NAMES
 from cni_calico.ctl.policy.records import workload_name
+from cni_calico.flows.given_names import OF_NOW
 from cni_calico.flows.names import FOLDED
 from cni_calico.flows.query import PROTOCOLS
 from cni_calico.model.keys import ResourceKey
@@ -25,7 +26,7 @@ _NUMBERS = {name: number for names in (PROTOCOL_NAMES, PROTOCOLS) for number, na
 _SIDES = ("src", "dst")
 GONE = "a pod that is gone, and has no others of its owner"
 _NETWORK = "addresses that are recorded as a network or a network set"
-RELABELLED = "sums of five minutes in which the labels of an end changed"
+RELABELLED = "sums of a time in which the labels of an end changed"
 SHARED = "an address that several workloads or hosts say is theirs"
 
 
@@ -74,6 +75,11 @@ class ReplayedEnd:
     address: Packed
     token: int | Packed
     is_gone: bool = False
+
+
+def has_labels_of_now(end: Mapping[str, Any], found: ReplayedEnd) -> bool:
+    """Whether nobody has recorded the labels of a workload that was found."""
+    return found.key is not None and (end.get("labels") is None or OF_NOW in end)
 
 
 @dataclass(slots=True)

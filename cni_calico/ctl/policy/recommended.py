@@ -20,6 +20,7 @@ from cni_calico.ctl.policy.flow_ends import (
     SeenConnections,
     ToldWorkload,
     Uncertain,
+    has_labels_of_now,
     parse_point,
 )
 from cni_calico.ctl.policy.networks_around import NetworksAround
@@ -95,12 +96,13 @@ class RecommendedPolicy:
 
 class Recommender:
     """``add`` each flow of ``calicoctl flows``, then ``policies``. ``left_out``: connections by reason; ``closed``:
-    what is not opened, in words.
+    what is not opened, in words; ``of_now``: connections learnt that do not tell the labels of an end.
     """
 
     def __init__(self, records: PolicyRecords, wanted: Wanted, namespace: str, *, include_denied: bool) -> None:
         self.left_out: Counter[str] = Counter()
         self.closed: list[str] = []
+        self.of_now = 0
         self._namespace, self._include_denied = namespace, include_denied
         endpoints = records.endpoints
         addresses = {key: wanted.endpoints[key].addresses for key in wanted.endpoints.keys() & endpoints.keys()}
@@ -142,6 +144,8 @@ class Recommender:
             reporter = str(flow.get("reporter"))
         except NO_FLOW as e:
             raise InvalidConfig(f"cannot learn: a line is no flow as 'calicoctl flows' writes it: {e!r}") from e
+        if any(map(has_labels_of_now, ends, (source, destination))):
+            self.of_now += count
         for direction, own, other in (("egress", source, destination), ("ingress", destination, source)):
             if own.key is not None and own.key.namespace == self._namespace:
                 peer = self._outside_peer(other.address) if other.key is None else self._workload[other.key]

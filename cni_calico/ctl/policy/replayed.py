@@ -25,6 +25,7 @@ from cni_calico.ctl.policy.flow_ends import (
     ReplayedEnd,
     SeenConnections,
     Uncertain,
+    has_labels_of_now,
     parse_point,
 )
 from cni_calico.ctl.policy.proposed import ProposedChange
@@ -60,7 +61,8 @@ RowName = tuple[str, str, str, int, int]  # the ends, the traffic, and which ver
 class Replay:
     """``add`` each flow, then ``finish``. ``changed``: what would be decided otherwise; ``drifted``: what is decided
     otherwise than was recorded, without any change; ``uncertain``: connections by reason; ``same``, ``others``:
-    connections that nothing changes for, and those that no policy decided about. ``facts``: of host endpoints; None:
+    connections that nothing changes for, and those that no policy decided about; ``of_now``: that were judged by labels
+    of now, because those of an end were not recorded. ``facts``: of host endpoints; None:
     only what the records say. ``told``: knows workloads as flows tell them; None: labels are those of now.
     """
 
@@ -75,7 +77,7 @@ class Replay:
         self.changed: dict[RowName, ReplayedRow] = {}
         self.drifted: dict[RowName, ReplayedRow] = {}
         self.uncertain: Counter[str] = Counter()
-        self.same = self.others = 0
+        self.same = self.others = self.of_now = 0
         self._names = EndNames(records)
         self._judges = WorkloadJudge(before), WorkloadJudge(after)
         judges = self._judges[0].judge, self._judges[1].judge
@@ -115,6 +117,8 @@ class Replay:
                 return
         except NO_FLOW as e:
             raise InvalidConfig(f"cannot replay: a line is no flow as 'calicoctl flows' writes it: {e!r}") from e
+        if has_labels_of_now(ends[0], source) or has_labels_of_now(ends[1], destination):
+            self.of_now += connections
         if was.denied != (verdict == "denied"):
             recorded = self._verdict(None, denied=verdict == "denied")
             row = self._row(self.drifted, source, destination, protocol, point[0], recorded, was)
@@ -144,6 +148,7 @@ class Replay:
             second.add(flow)
         self.uncertain.update(second.uncertain)
         self.same += second.same
+        self.of_now += second.of_now
         for mine, its in ((self.changed, second.changed), (self.drifted, second.drifted)):
             alike = {(row.source, row.destination, row.traffic, row.before, row.after): row for row in mine.values()}
             for name, row in its.items():

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cni_calico.ctl.policy.changed_rows import UNNAMED, ChangedRow
-from cni_calico.ctl.policy.flow_ends import NO_FLOW, FlowEnds, ReplayedEnd, SeenConnections, Uncertain, parse_point
+from cni_calico.ctl.policy.flow_ends import (
+    NO_FLOW,
+    FlowEnds,
+    ReplayedEnd,
+    SeenConnections,
+    Uncertain,
+    has_labels_of_now,
+    parse_point,
+)
 from cni_calico.ctl.policy.networks_around import NetworksAround
 from cni_calico.ctl.policy.recorded_workloads import PresentWorkloads
 from cni_calico.ctl.policy.records import PolicyRecords
@@ -26,12 +34,13 @@ _BothJudged = tuple[JudgedPacket | None, JudgedPacket | None]
 
 
 class SeenRows:
-    """``add`` each flow, then ``seen`` of a line. ``uncertain``: connections that could not be judged. A flow counts
+    """``add`` each flow, then ``seen`` of a line. ``uncertain``: connections that could not be judged; ``of_now``: of
+    the others those that do not tell the labels of an end. A flow counts
     for the workloads of now that have the labels which it tells (``told``), by name only if it tells none.
     """
 
     def __init__(self, records: PolicyRecords, worlds: WorldPair, rows: Sequence[ChangedRow], told: ToldLabels) -> None:
-        self.uncertain = 0
+        self.uncertain = self.of_now = 0
         self._worlds, self._rows = worlds, rows
         keys = worlds.before.endpoints.keys() & worlds.after.endpoints.keys()
         addresses = {key: worlds.after.endpoints[key].addresses for key in keys}
@@ -70,6 +79,8 @@ class SeenRows:
                 return
         except NO_FLOW as e:
             raise InvalidConfig(f"cannot count: a line is no flow as 'calicoctl flows' writes it: {e!r}") from e
+        if found and any(map(has_labels_of_now, (flow["source"], flow["destination"]), (source, destination))):
+            self.of_now += count
         for number in found:
             self._seen.setdefault(id(self._rows[number]), SeenConnections()).add(reporter, count, last)
 

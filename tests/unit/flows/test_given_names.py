@@ -52,6 +52,6 @@ def test_only_for_whom_has_none_and_from_then_on() -> None:
     known = flow(pod("a", "b", "10.0.0.1"), address("10.0.0.1"), rule("egress", "a", "b", 0))
     named = names.name(known)
     assert named["source"] == known["source"] and named["destination"]["name"] == "web"
-    assert named["destination"]["labels"] == {"app": "web"}
+    assert named["destination"]["labels"] == {"app": "web"} and named["destination"]["labelsOfNow"]
     assert "name" not in known["destination"]
     assert "name" not in names.name({**known, "start": "1970-01-01T00:01:39+00:00"})["destination"]

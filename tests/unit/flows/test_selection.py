@@ -95,6 +95,13 @@ def _conditions(draw: st.DrawFn) -> Condition:
     return Condition(name, tuple(draw(st.lists(value, max_size=2))), draw(st.booleans()))
 
 
+def test_given_labels_are_told_to_be_those_of_now() -> None:
+    record = FlowRecord(6_000_000, 6_000_000, V6[0], V6[1], V6[1], 1, 2, 2, 6, SIX, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 2)
+    document = DESCRIBERS[1].describe(record)
+    assert document["source"]["labels"] == {"app": "db"} and document["source"]["labelsOfNow"]
+    assert "labels" in document["destination"] and "labelsOfNow" not in document["destination"]
+
+
 @given(st.lists(_records(), min_size=1, max_size=4), st.lists(_conditions(), max_size=3), st.sampled_from(DESCRIBERS))
 @settings(max_examples=400, deadline=None)
 def test_a_record_is_selected_as_its_document_is(

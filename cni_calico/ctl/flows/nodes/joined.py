@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from cni_calico.ctl.flows.staged import join_staged, require_staged
+from cni_calico.flows.given_names import OF_NOW
 from cni_calico.flows.query import ALLOWED, DENIED, DOUBTFUL, KERNEL
 
 APART_S = 5.0  # the clocks of two nodes, and the time on the way
@@ -131,7 +132,10 @@ def join_sides(one: ToldFlow, other: ToldFlow) -> dict[str, Any]:
 
 def _joined(source: dict[str, Any], destination: dict[str, Any]) -> dict[str, Any]:
     """``source``, ``destination``: whose record it is. Packets are those of the destination, if it has counted them."""
-    ends = {side: _better(source[side], destination[side]) for side in _SIDES}
+    ends = {
+        "source": _better(source["source"], destination["source"]),
+        "destination": _better(destination["destination"], source["destination"]),
+    }
     sent: dict[str, Any] = next(
         (one["destination"] for one in (destination, source) if one["destination"].get("asked")), {}
     )
@@ -160,6 +164,7 @@ def _joined(source: dict[str, Any], destination: dict[str, Any]) -> dict[str, An
 
 
 def _better(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """``one``: its own node's, which knows its labels of then."""
     return one if "name" in one or "name" not in other else other
 
 
@@ -196,13 +201,30 @@ def _known_as(end: Mapping[str, Any]) -> list[str]:
 
 
 def _named_by_others(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """An address without a name has the one that another node knows for it, if that is always the same."""
-    names: dict[str, set[tuple[str, ...]]] = {}
+    """An address without a name has the one that another node knows for it, if that is always the same, with the
+    labels that this node has recorded; with several of them nobody knows who had which.
+    """
+    known: dict[str, list[dict[str, Any]]] = {}
     ends = [one[side] for one in documents for side in _SIDES]
     for end in ends:
         if "name" in end:
-            names.setdefault(end["ip"], set()).add(tuple(end[text] for text in _ENDS_TEXTS))
+            known.setdefault(end["ip"], []).append(end)
+    told = {ip: _told_by_others(its) for ip, its in known.items()}
     for end in ends:
-        if "name" not in end and len(known := names.get(end["ip"], ())) == 1:
-            end |= dict(zip(_ENDS_TEXTS, *known, strict=True))
+        if "name" not in end:
+            end |= told.get(end["ip"], {})
     return documents
+
+
+def _told_by_others(ends: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of one address."""
+    if len({tuple(end[text] for text in _ENDS_TEXTS) for end in ends}) > 1:
+        return {}
+    labelled = [end for end in ends if "labels" in end]
+    recorded = [end for end in labelled if OF_NOW not in end] or labelled
+    found = {text: ends[0][text] for text in _ENDS_TEXTS}
+    if recorded:
+        found |= {name: recorded[-1][name] for name in ("labels", OF_NOW) if name in recorded[-1]}
+        if any("relabelled" in one or one["labels"] != found["labels"] for one in recorded):
+            found["relabelled"] = True
+    return found

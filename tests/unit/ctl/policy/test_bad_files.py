@@ -2,12 +2,17 @@
 
 import pytest
 
+from cni_calico.ctl import main
 from cni_calico.ctl.main import run
 from tests.unit.ctl.policy.shop import POLICIES, endpoints_file, flow, policy, write, write_flows
 
 EXPECTED = {
     **{"apiVersion": "cni-calico.dev/v1", "kind": "PolicyTest", "namespace": "shop"},
     "expectations": [{"from": "web-1", "to": "db-0", "port": 5432, "expect": "allowed"}],
+}
+WORDS = {
+    **dict.fromkeys(("diff", "replay"), "--with new.yaml"),
+    **{"recommend": "-n shop", "test": "expected.yaml"},
 }
 BAD = [
     ([{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}], "unknown resource type"),
@@ -52,6 +57,25 @@ def test_a_command_line_that_is_wrong_finds_no_difference(capsys, words):
     assert run(words.split(), {}) == 2
     out, err = capsys.readouterr()
     assert out == "" and err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"policy {command} {words}" for command, words in WORDS.items()),
+        *("diff -f new.yaml", "cluster rehearse --with .", "--context here policy diff --with new.yaml"),
+    ],
+)
+@pytest.mark.parametrize("error", [RuntimeError, RecursionError, MemoryError, OSError])
+def test_an_exception_finds_no_difference(monkeypatch, capsys, words, error):
+    """Python's own end by an exception has the status 1."""
+
+    def fail(*_):
+        raise error("nobody thought of it")
+
+    monkeypatch.setattr(main, "_run_command", fail)
+    assert run(words.split(), {}) == 2
+    assert "nobody thought of it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["diff", "replay", "recommend"])

@@ -46,7 +46,8 @@ def test_what_was_allowed_would_be_denied(replayed):
     code, out, err = replayed([POLICIES["database"]], [CLOSED], [flow("web-1", "db-0"), flow("web-2", "db-0", count=6)])
     assert (code, err) == (1, "")
     assert out.splitlines() == [
-        "Labels are as recorded, network sets and services as now.",
+        "Network sets and services are as now, labels as recorded. "
+        "Of 7 connections those of an end were not recorded: they are those of now.",
         "",
         "shop/app=web -> shop/app=db  tcp/5432  allowed by rule 1 of NetworkPolicy shop/database  ->  "
         "DENIED at the end of tier default",
@@ -255,6 +256,32 @@ def test_a_pod_that_is_gone_has_what_its_owners_others_have(replayed):
     assert code == 1 and "shop/app=web -> shop/app=db" in out
 
 
+def test_whose_labels_are_those_of_now_is_said(replayed):
+    """Of an address that nobody has named, and of a name that calicoctl gave; not of what is outside."""
+
+    def of(**ends):
+        line = flow("web-1", "db-0", **ends)
+        line["destination"]["labels"] = {"app": "db"}
+        return line
+
+    web = {"kind": "pod", "namespace": "shop", "name": "web-1", "ip": "10.65.0.1", "labels": {"app": "web"}}
+    recorded, outside = of(sender=web), of(sender={"kind": "address"}, verdict="denied", count=10)
+    nameless = of(sender={"kind": "address", "ip": "10.65.0.1"}, count=200)
+    given, gone = of(sender={**web, "labelsOfNow": True}, count=3000), of(sender={**web, "name": "job-1"}, count=40000)
+    lines = [recorded, outside, nameless, given, gone]
+    _, out, _ = replayed([POLICIES["database"]], [CLOSED], lines, "-o", "json")
+    found = json.loads(out)
+    assert (found["byLabelsOfNow"], found["uncertain"], found["unchanged"]) == (3200, {}, 10)
+    assert sum(one["connections"] for one in found["changes"]) == 43201
+    _, out, _ = replayed([POLICIES["database"]], [CLOSED], [recorded, outside])
+    assert out.splitlines()[0] == "Network sets and services are as now, labels as recorded."
+
+
+def test_no_flow_is_not_taken_for_no_change(replayed):
+    code, out, _ = replayed([POLICIES["database"]], [CLOSED], [])
+    assert code == 0 and out.splitlines()[-1] == "No flow was recorded: nothing was judged."
+
+
 def test_a_connection_that_both_nodes_saw_counts_once(replayed):
     flows = [flow("web-1", "db-0", count=4, reporter=which) for which in ("src", "dst")]
     _, out, _ = replayed([POLICIES["database"]], [CLOSED], flows)
@@ -268,7 +295,7 @@ def test_what_no_policy_decided_is_left_alone(replayed):
     assert (found["notByPolicy"], found["changes"], found["unchanged"]) == (1, [], 0)
 
 
-@pytest.mark.parametrize("text", ["no JSON\n", "[1]\n", '{"verdict": "allowed"}\n'])
+@pytest.mark.parametrize("text", ["no JSON\n", "[1]\n", '{"verdict": "allowed"}\n', "[" * 100_000])
 def test_a_file_of_no_flows_is_refused(replayed, tmp_path, text):
     (tmp_path / "bad").write_text(text)
     code, out, err = replayed([], [POLICIES["database"]], [], "--flows", str(tmp_path / "bad"))

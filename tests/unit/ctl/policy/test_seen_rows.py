@@ -71,7 +71,22 @@ def test_flows_count_for_the_labels_that_they_tell(differs: Differs) -> None:
         "shop/app=web": 8,
         "shop/app=cache": 50,
     }
-    assert "7600 recorded connections could not be judged." in str(differs([OPEN], flows))
+    text = str(differs([OPEN], flows))
+    assert "7600 recorded connections could not be judged. 58 do not tell the labels of an end" in text  # of db-0
+
+
+def test_only_recorders_are_asked_for_a_part(tmp_path: Path, differs: Differs, capsys: Any) -> None:
+    """A file's flows all count: what chooses among them is refused, and so is what would choose among nothing."""
+    differs([OPEN], [])
+    sides = ["--dir", f"{tmp_path}/old", "--with", f"{tmp_path}/new", "--endpoints", endpoints_file(tmp_path)]
+    flows = ["--flows", f"{tmp_path}/flows.jsonl"]
+    for what, change in (("diff", sides), ("replay", sides), ("recommend", [*sides[:2], *sides[4:]])):
+        for words in (["--since", "1h"], ["--since", "0s"], ["--host"], ["--node", "n1"]):
+            assert run(["policy", what, *change, *flows, *words], {}) == 2
+            out, err = capsys.readouterr()
+            assert out == "" and f"{words[0]} and --flows do not go together" in err and "when it is written" in err
+    assert run(["policy", "diff", *sides, "--node", "n1"], {}) == 2
+    assert "--host and --node say whose recorders are asked, for --since" in capsys.readouterr().err
 
 
 def test_addresses_outside_and_protocols_that_no_rule_names(differs: Differs) -> None:

@@ -119,6 +119,32 @@ def test_sums_of_two_sides() -> None:
     assert [(one["connections"], len(one["decided"])) for one in denied] == [(60, 1), (40, 1), (7, 1)]
 
 
+def test_an_end_has_the_labels_that_its_own_node_recorded() -> None:
+    """Not those that calicoctl gave the other node; in sums also where the two sides cannot be told apart."""
+    own = source_side(1, ALLOWS_OUT), destination_side(1, ALLOWS_IN)
+    own[1]["destination"]["labels"] = {"app": "db"}
+    own[0]["destination"] |= {**own[1]["destination"], "labels": {"app": "new"}, "labelsOfNow": True}
+    for found in (join(told(("a", own[0]), ("b", own[1]))), join_sums(told(("a", own[0]), ("b", own[1])))):
+        (one,) = found
+        assert one["destination"]["labels"] == {"app": "db"} and "labelsOfNow" not in one["destination"]
+
+    def unnamed(*others: dict[str, Any]) -> dict[str, Any]:
+        """The destination of the source's second sum."""
+        sides = [("b", destination_side(None, ALLOWS_IN)) for _ in others]
+        for (_, side), more in zip(sides, others, strict=True):
+            side["destination"] |= more
+        rules = [ALLOWS_OUT, rule("egress", "shop", "web", 7)]
+        sums = [("a", source_side(None, one, connections=9 - place)) for place, one in enumerate(rules)]
+        found: dict[str, Any] = next(one for one in join_sums(told(*sums, *sides)) if one["connections"] == 8)
+        return {name: value for name, value in found["destination"].items() if "abels" in name or name == "relabelled"}
+
+    old, new = {"labels": {"app": "db"}}, {"labels": {"app": "new"}}
+    assert unnamed({}) == {} and unnamed(old) == old and unnamed(old, {}, old) == old
+    assert unnamed(old, new) == {**new, "relabelled": True} == unnamed({**new, "relabelled": True})
+    assert unnamed({**new, "labelsOfNow": True}) == {**new, "labelsOfNow": True}
+    assert unnamed({**new, "labelsOfNow": True}, old) == old
+
+
 def test_an_address_that_two_pods_had_names_nobody() -> None:
     first = ("b", destination_side(None, ALLOWS_IN))
     second = ("b", flow(address("10.65.0.9"), pod("shop", "other", "10.65.1.9", 80), ALLOWS_IN, **at(1)))
