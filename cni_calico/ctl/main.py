@@ -133,7 +133,9 @@ def _say(text: str) -> None:
 
 
 def _note(text: object) -> None:
-    _print(f"{text}\n", sys.stderr)
+    from cni_calico.ctl.output.escaping import shown_lines
+
+    _print(f"{shown_lines(str(text))}\n", sys.stderr)
 
 
 def _warn(problem: object) -> None:

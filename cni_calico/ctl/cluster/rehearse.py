@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cni_calico.ctl.output.escaping import shown
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.deadline import Deadline
@@ -173,11 +174,7 @@ def parse_answer(data: bytes, program: str) -> dict[str, Any]:
 
 def render_answer(document: Mapping[str, Any]) -> str:
     """For people; what is not printable in names of records is escaped."""
-    return "".join(f"{_printable(line)}\n" for line in _lines(document))
-
-
-def _printable(line: str) -> str:
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+    return "".join(f"{shown(line)}\n" for line in _lines(document))
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cni_calico.ctl.flows.replay import read_flows, require_one_place
-from cni_calico.ctl.flows.show import describe_losses, describe_unanswered, shown
+from cni_calico.ctl.flows.show import describe_losses, describe_unanswered
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.output.escaping import shown
 from cni_calico.ctl.output.files import write_file
 from cni_calico.ctl.output.texts import render_yaml
 from cni_calico.ctl.output.values import TABLE, render_value

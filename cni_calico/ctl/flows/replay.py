@@ -16,6 +16,7 @@ from typing import Any
 from cni_calico.ctl.flows.places import open_place
 from cni_calico.ctl.flows.show import describe_losses, describe_unanswered
 from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.output.escaping import shown_lines
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.diff import DIFFERS, TROUBLE
 from cni_calico.ctl.policy.proposed import read_proposed
@@ -147,7 +148,7 @@ def _render(found: Replay, rows: list[ReplayedRow], uncertain: list[str], argume
     lines += [""] if rows or drifted else []
     lines += [f"Uncertain: {one}" for one in _uncertain(found, uncertain)]
     lines.append(_summary(found, rows, arguments))
-    return "\n".join(lines) + "\n"
+    return shown_lines("\n".join(lines) + "\n")
 
 
 def _head(found: Replay) -> str:

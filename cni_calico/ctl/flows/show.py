@@ -17,6 +17,7 @@ from typing import Any
 from cni_calico.ctl.flows.expected import keeping_expected, require_expected_fits
 from cni_calico.ctl.flows.places import open_place
 from cni_calico.ctl.flows.staged import StagedSummary, describe_staged
+from cni_calico.ctl.output.escaping import shown
 from cni_calico.ctl.output.texts import render_json, render_yaml
 from cni_calico.ctl.output.values import is_jsonpath, render_value
 from cni_calico.ctl.session import CommandFailed
@@ -172,11 +173,6 @@ def describe_whole(document: Mapping[str, Any], prefix: str = "") -> Iterator[st
         else:
             text = ", ".join(map(shown, value)) if isinstance(value, list) else "" if value is None else shown(value)
             yield f"{shown(prefix + name)}: {text}".rstrip() + "\n"
-
-
-def shown(value: object) -> str:
-    """Without what a terminal would obey."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in str(value))
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.output.escaping import shown_lines
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.changed_rows import ChangedRow, changed_rows, describe_decider, describe_decision
 from cni_calico.ctl.policy.end_names import EndNames, NamedEnds
@@ -140,7 +141,7 @@ def render_diff(found: PolicyDiff, output: str) -> str:
         lines.append(f"... and {len(found.rows) - _MOST_LINES} more; -o json has all of them")
     lines += [*([""] if lines and found.findings else []), *(one.text for one in found.findings)]
     lines += [*([""] if lines and found.uncertain else []), *(f"Uncertain: {one}" for one in found.uncertain)]
-    return "\n".join([*lines, *([""] if lines else []), _summary(found)]) + "\n"
+    return shown_lines("\n".join([*lines, *([""] if lines else []), _summary(found)]) + "\n")
 
 
 def review_diff(found: PolicyDiff) -> Review:

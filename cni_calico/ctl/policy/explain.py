@@ -7,6 +7,7 @@ from argparse import Namespace
 from dataclasses import replace
 
 from cni_calico.ctl.encryption.between import describe_between
+from cni_calico.ctl.output.escaping import shown_lines
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
 from cni_calico.ctl.policy.hosts import (
@@ -136,7 +137,7 @@ def explain(session: Session, arguments: Namespace) -> str:
     verdict = f"The connection is {'allowed' if allowed else 'DENIED'}."
     hint = "" if published is not None else _hint(source, destination, packet, hosts)
     seen = describe_seen(packet)
-    return "\n".join([*lines, "", verdict, *filter(None, [encryption, seen]), hint])
+    return shown_lines("\n".join([*lines, "", verdict, *filter(None, [encryption, seen]), hint]))
 
 
 def _destination(

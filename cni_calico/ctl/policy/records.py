@@ -17,6 +17,7 @@ from cni_calico.ctl.session import Session
 from cni_calico.datastore.interface import Document
 from cni_calico.errors import CorruptRecord, InvalidConfig
 from cni_calico.model.documents.codec import decode_node, describe
+from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.identity import container_name
 from cni_calico.model.keys import ResourceKey, ResourceList
 from cni_calico.model.kubernetes.policies import CLUSTER_NETWORK_POLICY, NETWORK_POLICY, NODE_SELECTOR
@@ -206,7 +207,7 @@ def read_policy_file(document: dict[str, Any], namespace: str) -> tuple[Resource
         from cni_calico.model.validation.check import require_valid
         from cni_calico.model.validation.defaults import with_defaults
 
-        key = parse_key(document, namespace)
+        key = _parse_key(document, namespace)
         own = {"namespace": key.namespace} if key.namespace else {}
         filled = with_defaults({**document, "metadata": {**document["metadata"], **own}})
         require_valid(filled)
@@ -215,10 +216,25 @@ def read_policy_file(document: dict[str, Any], namespace: str) -> tuple[Resource
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(metadata, Mapping) or not isinstance(name, str):
         raise InvalidConfig(f"cannot use {document.get('kind')}: metadata.name must be given")
-    if kind == CLUSTER_NETWORK_POLICY:
+    from cni_calico.ctl.policy.kubernetes_files import require_form
+
+    is_global = kind == CLUSTER_NETWORK_POLICY
+    space = "" if is_global else str(metadata.get("namespace") or namespace or DEFAULT_NAMESPACE)
+    require_form(kind, document, space)
+    if is_global:
         return ResourceKey(kind, name), document
-    space = str(metadata.get("namespace") or namespace or DEFAULT_NAMESPACE)
     return ResourceKey(kind, name, space), {**document, "metadata": {**metadata, "namespace": space}}
+
+
+def _parse_key(document: Mapping[str, Any], namespace: str) -> ResourceKey:
+    """Raises InvalidConfig."""
+    try:
+        return parse_key(document, namespace)
+    except InvalidConfig as e:
+        if document.get("apiVersion") == API_VERSION:
+            raise
+        known = [API_VERSION, *(f"{version} for Kubernetes' {kind}" for version, kind in _KUBERNETES)]
+        raise InvalidConfig(e.message, details=f"known are {', '.join(known)}") from e
 
 
 def _add(found: PolicyRecords, key: ResourceKey, document: Document, warn: Callable[[object], None]) -> None:

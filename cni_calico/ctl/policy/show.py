@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
 
+from cni_calico.ctl.output.escaping import shown_lines
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
 from cni_calico.ctl.policy.hosts import HOST_PREFIX, HostRecords, everywhere_on, host_records, named_host, overruled_by
@@ -51,7 +52,7 @@ def show(session: Session, arguments: Namespace) -> str:
         return render_value({"workloads": found, "hostEndpoints": shown_hosts}, arguments.output)
     shown = [_shown(records, wanted, key) for key in sorted(keys, key=lambda key: (key.namespace, key.name))]
     shown += [_shown_host(records, every, wanted, key) for key in hosts]
-    return "\n".join(shown) if shown else "No workloads.\n"
+    return shown_lines("\n".join(shown)) if shown else "No workloads.\n"
 
 
 _HOST_SECTIONS: tuple[tuple[str, PolicyReach, Direction], ...] = (

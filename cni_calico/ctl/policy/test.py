@@ -13,6 +13,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from cni_calico.ctl.opening import open_session
+from cni_calico.ctl.output.escaping import shown_lines
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.at_hosts.expected import ExpectedHosts
 from cni_calico.ctl.policy.at_hosts.outcomes import HostAnswer
@@ -238,7 +239,7 @@ def _render(
         lines += [f"    ... and {len(one.whys) - 5} more"] if len(one.whys) > 5 else []
     lines += [f"Uncertain: {one}" for one in uncertain]
     counted = f"{len(tested) - len(failed)} of {len(tested)} expectations hold."
-    return "\n".join([*lines, *([""] if lines else []), counted]) + "\n"
+    return shown_lines("\n".join([*lines, *([""] if lines else []), counted]) + "\n")
 
 
 def _word(expected: Expectation) -> str:

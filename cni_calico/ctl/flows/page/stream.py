@@ -22,8 +22,8 @@ from cni_calico.ctl.flows.show import (
     describe_unanswered,
     explain_command,
     parse_query_arguments,
-    shown,
 )
+from cni_calico.ctl.output.escaping import shown
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.flows.query import FlowQuery
 

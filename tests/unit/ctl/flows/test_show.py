@@ -19,9 +19,9 @@ from cni_calico.ctl.flows.show import (
     explain_command,
     parse_query_arguments,
     row_of,
-    shown,
 )
 from cni_calico.ctl.main import run
+from cni_calico.ctl.output.escaping import shown
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.flows.query import Condition, FlowQuery
 
