@@ -83,6 +83,14 @@ _STANDALONE = {
 }
 
 
+class OutputFailed(Exception):
+    """What was found out cannot be told. Not a CalicoError: it may happen while one is told."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
 def _load(place: str) -> Any:
     module, _, function = place.partition(":")
     return getattr(import_module(f"cni_calico.ctl.{module}"), function)
@@ -129,7 +137,12 @@ def _print(text: str, file: TextIO) -> None:
 
 
 def _say(text: str) -> None:
-    _print(text, sys.stdout)
+    try:
+        _print(text, sys.stdout)
+    except BrokenPipeError:
+        raise
+    except OSError as e:
+        raise OutputFailed(f"cannot write the answer to standard output: {e.strerror}") from e
 
 
 def _note(text: object) -> None:
@@ -198,15 +211,22 @@ def _may_find(argv: Sequence[str]) -> bool:
 
 def run(argv: Sequence[str], environ: Mapping[str, str], prog: str = "calicoctl") -> int:
     """Run a command line and return its exit status."""
+    failing = 2 if _may_find(argv) else 1
     try:
         return _run(argv, environ, prog)
+    except OutputFailed as e:
+        _note(e.message)
+        return failing
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader is gone: write nothing more, not even at exit
+        return failing
     except Exception:
-        if not _may_find(argv):
+        if failing == 1:
             raise
         from traceback import print_exc
 
         print_exc()
-        return 2  # an end by the exception is 1, which says that something changes
+        return failing  # an end by the exception is 1, which says that something changes
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str], prog: str) -> int:
@@ -231,9 +251,6 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], prog: str) -> int:
         return failing
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader is gone: write nothing more, not even at exit
-        return failing
 
 
 def _run_command(name: str, arguments: Namespace, environ: Mapping[str, str]) -> str:

@@ -1,5 +1,10 @@
 """Files that are no policies are refused by each command about changes, before anything is judged."""
 
+import io
+import os
+import sys
+from contextlib import suppress
+
 import pytest
 
 from cni_calico.ctl import main
@@ -76,6 +81,32 @@ def test_an_exception_finds_no_difference(monkeypatch, capsys, words, error):
     monkeypatch.setattr(main, "_run_command", fail)
     assert run(words.split(), {}) == 2
     assert "nobody thought of it" in capsys.readouterr().err
+
+
+def _output(where):
+    if where == "full":
+        return open("/dev/full", "w")
+    reading, writing = os.pipe()
+    os.close(reading)
+    return os.fdopen(writing, "w")
+
+
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("where", ["full", "gone"])
+def test_an_answer_that_cannot_be_told_is_trouble(tmp_path, monkeypatch, changes, where):
+    """A full disk, or a reader that has ended, whatever the answer is."""
+    old, pods = write(tmp_path / "old.yaml", POLICIES["database"]), endpoints_file(tmp_path)
+    new = write(tmp_path / "new.yaml", *([] if changes else [POLICIES["database"]]))
+    told = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", told)
+    monkeypatch.setattr(told, "close", lambda: None, raising=False)
+    code = None
+    with suppress(OSError), _output(where) as output:
+        monkeypatch.setattr(sys, "stdout", output)  # what is left in it cannot be written either, at its end
+        code = run(["policy", "diff", "--dir", old, "--with", new, "--endpoints", pods], {})
+    assert code == 2
+    said = "cannot write the answer to standard output: No space left on device\n"
+    assert told.getvalue() == (said if where == "full" else "")
 
 
 @pytest.mark.parametrize("command", ["diff", "replay", "recommend"])
