@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from ipaddress import ip_address, ip_interface
+from ipaddress import IPv4Interface, IPv6Interface, ip_address
 
 from cni_calico.deadline import Deadline
 from cni_calico.kernel.netlink import wire
@@ -71,11 +71,11 @@ def _with_addresses(listed: Sequence[bytes], addresses: Iterable[bytes]) -> tupl
 def _address(payload: bytes) -> tuple[int, bool, Interface | None]:
     """(interface, whether the address is temporary and not to be announced, the address); None if it cannot be used."""
     found = decode_address(payload)
-    address = ip_interface((found.address, found.prefix_length))
-    if address.version == 4:
-        return found.ifindex, False, address
+    place = found.address.packed, found.prefix_length  # an address would be made a text, and that read again
+    if found.address.version == 4:
+        return found.ifindex, False, IPv4Interface(place)
     flags = wire.number(wire.attributes(payload, 8).get(_FLAGS_ATTRIBUTE), payload[2])
-    return found.ifindex, bool(flags & _TEMPORARY_OR_DEPRECATED), None if flags & _DAD_FAILED else address
+    return found.ifindex, bool(flags & _TEMPORARY_OR_DEPRECATED), None if flags & _DAD_FAILED else IPv6Interface(place)
 
 
 def _sorted(held: Sequence[tuple[bool, Interface]]) -> tuple[Interface, ...]:

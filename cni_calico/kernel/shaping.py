@@ -2,12 +2,13 @@
 
 Rule: what an interface sends is limited by a tbf as its root; what comes in from it is sent through an interface of
 kind ifb, which has such a tbf. A limit is changed in place, so that no packet of a flow is lost; except where a packet
-that waits already could be larger than the new burst: it would never leave, and nothing behind it.
+that waits already could be larger than the new burst: it would never leave, and nothing behind it. Who asks about a few
+interfaces is told of these only: lists of all take most of a node's time for one limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from errno import EEXIST, EINVAL, ENODEV, ENOENT
 from typing import Self
 
@@ -32,12 +33,14 @@ _OFFLOADED_BYTES = 0x10000 + 14  # of the largest packet that a stack hands over
 class Shaper:
     """One look at the interfaces of this network namespace, and changes of them. For one thread."""
 
-    def __init__(self, deadline: Deadline) -> None:
-        """Raises KernelError."""
+    def __init__(self, deadline: Deadline, only: Collection[str] | None = None) -> None:
+        """``only``: nothing is known of other interfaces, None: all are looked at. Raises KernelError."""
         self._rtnl = Rtnl()
         self._deadline = deadline
+        self._only = only
         try:
-            links = [decode_listed(payload) for payload in self._rtnl.dump(list_links(), deadline)]
+            listed = self._rtnl.dump(list_links(), deadline) if only is None else self._some(map(get_link, only))
+            links = [decode_listed(payload) for payload in listed]
         except BaseException:
             self._rtnl.close()
             raise
@@ -55,7 +58,7 @@ class Shaper:
         names = {index: name for name, index in self._index.items()}
         roots: dict[str, TokenBucket] = {}
         ingress: dict[str, str] = {}
-        for payload in self._rtnl.dump(qdiscs.list_qdiscs(), self._deadline):
+        for payload in self._list_qdiscs():
             qdisc = qdiscs.decode_qdisc(payload)
             name = names.get(qdisc.ifindex, "")
             if qdisc.parent == qdiscs.ROOT and qdisc.bucket is not None:
@@ -65,7 +68,7 @@ class Shaper:
         found = {}
         for name in roots.keys() | ingress.keys():
             redirects = self._redirects(name) if name in filtered and ingress.get(name) == "ingress" else ()
-            to = tuple(names.get(redirect.to, "") for redirect in redirects)
+            to = tuple(self._name(redirect.to) for redirect in redirects)
             found[name] = LinkShaping(roots.get(name), ingress.get(name, ""), to)
         return found
 
@@ -110,15 +113,40 @@ class Shaper:
         there = self._redirects(name)
         if all(redirect.to != to for redirect in there):
             self._run(qdiscs.add_redirect(index, name, to))
-        names = {index: name for name, index in self._index.items()}
         others = [redirect for redirect in there if redirect.to != to]
+        names = {redirect.to: self._name(redirect.to) for redirect in others}
         for redirect in others:
             self._run(qdiscs.delete_redirect(index, name, redirect), tolerated=(ENOENT,))
-        return [names[redirect.to] for redirect in others if redirect.to in names]
+        return [name for name in names.values() if name]
 
     def stop_redirecting(self, name: str) -> None:
         """Raises KernelError."""
         self._run(qdiscs.delete_qdisc(self._find(name), name, qdiscs.INGRESS), tolerated=(ENOENT, EINVAL))
+
+    def _list_qdiscs(self) -> list[bytes]:
+        if self._only is None:
+            return self._rtnl.dump(qdiscs.list_qdiscs(), self._deadline)
+        asked = [(index, name, at) for name, index in self._index.items() for at in (qdiscs.ROOT, qdiscs.INGRESS)]
+        return self._some(qdiscs.get_qdisc(*each) for each in asked)
+
+    def _some(self, requests: Iterable[Request]) -> list[bytes]:
+        """The answers about what is there."""
+        asked, found = list(requests), []
+        for outcome in self._rtnl.submit(asked, self._deadline) if asked else ():
+            if outcome.error is not None and outcome.error.errno not in (ENODEV, ENOENT, EINVAL):
+                raise outcome.error
+            found += outcome.replies
+        return found
+
+    def _name(self, index: int) -> str:
+        """The name of any interface, "" if there is none."""
+        for name, one in self._index.items():
+            if one == index:
+                return name
+        found = self._some((get_link(index),)) if self._only is not None and index else ()
+        for link in map(decode_listed, found):
+            self._index[link.name] = link.ifindex
+        return decode_listed(found[0]).name if found else ""
 
     def _redirects(self, name: str) -> list[qdiscs.Redirect]:
         found = map(

@@ -15,6 +15,7 @@ from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.wire import (
     NLM_F_CREATE,
     NLM_F_DUMP,
+    NLM_F_ECHO,
     NLM_F_EXCL,
     NLM_F_REPLACE,
     Request,
@@ -71,6 +72,15 @@ class Redirect(NamedTuple):
 
 def list_qdiscs() -> Request:
     return Request(RTM_GETQDISC, NLM_F_DUMP, _TCMSG.pack(0, 0, 0, 0, 0), "list queueing disciplines")
+
+
+def get_qdisc(index: int, label: str, parent: int) -> Request:
+    """Get the one at ROOT or INGRESS; the answer is ENOENT or EINVAL if there is none.
+
+    Without being told to echo, kernels before 6.7 tell the answer to whoever listens to changes, and not who asked.
+    """
+    body = _TCMSG.pack(0, index, 0, parent, 0)
+    return Request(RTM_GETQDISC, NLM_F_ECHO, body, f"read the queueing disciplines of interface {label}")
 
 
 def set_bucket(index: int, label: str, bucket: TokenBucket, handle: int = FIRST_HANDLE) -> Request:

@@ -13,6 +13,7 @@ from cni_calico.errors import KernelError
 
 NLM_F_REQUEST = 0x1
 NLM_F_ACK = 0x4
+NLM_F_ECHO = 0x8
 NLM_F_DUMP_INTR = 0x10
 NLM_F_REPLACE = 0x100
 NLM_F_EXCL = 0x200

@@ -6,7 +6,7 @@ much pass at full speed first), and no burst is smaller than a packet, which wou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cni_calico.model.host import TICKS_PER_S, HostInterface, TokenBucket
@@ -74,6 +74,19 @@ def desired_bandwidth(
         return NO_LIMITS, said
     used = {device_name(name) for name, shaping in wanted.items() if shaping.egress is not None}
     return DesiredBandwidth(wanted, frozenset(devices - used), frozenset(present)), said
+
+
+def with_changed(
+    former: DesiredBandwidth, present: Mapping[str, WorkloadEndpoint], interfaces: Sequence[HostInterface]
+) -> DesiredBandwidth:
+    """What there must be if only the workloads with these interfaces are others; ``present`` of these, by interface."""
+    names = {interface.name for interface in interfaces}
+    changed = desired_bandwidth(present, interfaces)[0].wanted
+    wanted = {**{name: shaping for name, shaping in former.wanted.items() if name not in names}, **changed}
+    sent = {name for name in names if name in former.wanted and former.wanted[name].egress is not None}
+    sends = {name for name, shaping in changed.items() if shaping.egress is not None}
+    strays = former.strays.union(map(device_name, sent)) - set(map(device_name, sends))
+    return DesiredBandwidth(wanted, strays, former.workloads | present.keys()) if wanted or strays else NO_LIMITS
 
 
 def _bucket(controls: Mapping[str, object], way: str, interface: HostInterface, said: list[str]) -> TokenBucket | None:

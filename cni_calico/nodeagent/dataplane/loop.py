@@ -264,7 +264,7 @@ class DataplaneLoop:
             self._note_tunnels(snapshot, felix, self._desired, interfaces, deadline)
             self._desired, waiting = self._held.select(self._desired, up, self.ports, self._engine.standing(), begun)
             done = parts.apply(self._desired, felix, deadline, full=full)
-            limits.passed(snapshot.endpoints, (self._desired, felix), done.limits_left)
+            limits.passed(snapshot.endpoints, interfaces, (self._desired, felix), done.limits_left)
             there = {interface.name for interface in interfaces if interface.up or interface.kind != "ipip"}
             self.ports = self._read_ports(self._desired, there.union(self._desired.devices), deadline)
             done.pending += waiting + ways.pending

@@ -62,9 +62,10 @@ class PassSchedule:
 
 
 class PassRest:
-    """What passes have used of the processor, and not rested for yet."""
+    """What passes have used of the processor, and not rested for yet. ``least_s``: the shortest rest without credit."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_s: float = MIN_INTERVAL_S) -> None:
+        self._least_s = least_s
         self._owed_s, self._as_of = 0.0, 0.0
 
     def pause_s(self, now: float, used_s: float) -> float:
@@ -73,4 +74,4 @@ class PassRest:
         self._owed_s, self._as_of = rested + used_s, now
         if self._owed_s <= CREDIT_S:
             return GATHER_S
-        return min(MAX_INTERVAL_S, max(MIN_INTERVAL_S, REST * used_s))
+        return min(MAX_INTERVAL_S, max(self._least_s, REST * used_s))

@@ -15,6 +15,7 @@ from cni_calico.nodeagent.dataplane.bandwidth import (
     Shaping,
     desired_bandwidth,
     device_name,
+    with_changed,
 )
 from tests.unit.nodeagent.fabric import workload
 
@@ -81,6 +82,30 @@ def test_devices_that_no_limit_wants() -> None:
     assert desired(None, *devices)[0] == DesiredBandwidth({}, frozenset({"bwcali000000000"}), frozenset({"calia"}))
     assert desired({"ingressBandwidth": 8000}, own)[0].strays == {own.name}
     assert desired({"egressBandwidth": 8000}, own)[0].strays == set()
+
+
+@given(
+    *[st.lists(st.sampled_from(({}, {"ingressBandwidth": 8000}, {"egressBandwidth": 8000})), min_size=3, max_size=3)]
+    * 2,
+    st.sets(st.integers(0, 2)),
+)
+def test_some_changed_limits_are_as_all_looked_at_again(
+    before: list[dict[str, int]], after: list[dict[str, int]], changed: set[int]
+) -> None:
+    """Except that a device that nobody wants is known without being listed."""
+    links = [HostInterface(9 + i, f"cali{i}", True, 1450, kind="veth") for i in range(3)]
+    pods = {f"cali{i}": replace(POD, interface_name=f"cali{i}", qos_controls=one) for i, one in enumerate(before)}
+    former = desired_bandwidth(pods, links)[0]
+    made = [
+        HostInterface(20 + i, device_name(f"cali{i}"), True, 1450, kind="ifb")
+        for i, one in enumerate(before)
+        if "egressBandwidth" in one
+    ]
+    new = {f"cali{i}": replace(POD, interface_name=f"cali{i}", qos_controls=after[i]) for i in changed}
+    found = with_changed(former, new, [links[i] for i in sorted(changed)])
+    whole = desired_bandwidth({**pods, **new}, [*links, *made])[0]
+    assert (found.wanted, found.strays) == (whole.wanted, whole.strays)
+    assert new.keys() <= found.workloads or found == NO_LIMITS
 
 
 @given(

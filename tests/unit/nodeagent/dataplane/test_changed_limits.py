@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from cni_calico.deadline import Deadline
-from cni_calico.errors import KernelError
 from cni_calico.log import Log
 from cni_calico.model.host import HostInterface
 from cni_calico.model.keys import Key, ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings
-from cni_calico.nodeagent.dataplane import changed_limits
 from cni_calico.nodeagent.dataplane.changed_limits import ChangedLimits, with_limits_of
 from cni_calico.nodeagent.dataplane.desired import Desired
-from cni_calico.nodeagent.dataplane.pass_schedule import PassRest
+from cni_calico.nodeagent.dataplane.pass_schedule import GATHER_S, PassRest
 from cni_calico.nodeagent.dataplane.passes import Pass
 from tests.unit.nodeagent.fabric import FELIX, workload
 
 POD = workload("w", "calia", "10.65.1.5/32")
 MBIT = 10**6
+VETHS = (HostInterface(8, "calib", True, 1450, kind="veth"), HostInterface(9, "calia", True, 1450, kind="veth"))
 
 
 class Kernel:
@@ -36,7 +34,7 @@ class Kernel:
         self.failing = False
         self.changed, self.stopping = threading.Event(), threading.Event()
         self.limits = ChangedLimits(self.changed, lambda: self.records, self, Log("none"))
-        self.limits.passed((POD,), (Desired(), FELIX))
+        self.limits.passed((POD,), VETHS, (Desired(), FELIX))
 
     def ask(self, mbit: int) -> None:
         self.records[ResourceKey("WorkloadEndpoint", "w", "default")] = limited(mbit)
@@ -54,10 +52,8 @@ def limited(mbit: int) -> WorkloadEndpoint:
 
 
 @pytest.fixture
-def shaped(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
-    interfaces = (HostInterface(9, "calia", True, 1450, kind="veth"),)
-    monkeypatch.setattr(changed_limits, "read_interfaces", lambda deadline: interfaces)
-    yield Kernel()
+def shaped() -> Kernel:
+    return Kernel()
 
 
 def test_what_has_not_changed_is_not_looked_at(shaped: Kernel) -> None:
@@ -74,7 +70,7 @@ def test_what_has_not_changed_is_not_looked_at(shaped: Kernel) -> None:
 def test_what_is_left_comes_at_once_and_a_changed_limit_before_it(shaped: Kernel) -> None:
     taken = Desired()
     shaped.left = [2, 1, 0]
-    shaped.limits.passed((limited(1),), (taken, FELIX), left=3)
+    shaped.limits.passed((limited(1),), VETHS, (taken, FELIX), left=3)
     shaped.ask(7)
     assert not shaped.limits.rest(0, shaped.stopping)
     assert shaped.rates == [7, 7, 7] and shaped.left == []
@@ -103,20 +99,25 @@ def test_who_changes_all_the_time_waits(shaped: Kernel, monkeypatch: pytest.Monk
     assert shaped.rates == [5] and shaped.changed.is_set()
 
 
-def test_a_failure_is_the_next_passes(shaped: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_the_next_passes(shaped: Kernel) -> None:
     shaped.failing = True
     shaped.ask(5)
     assert shaped.limits.rest(0.01, shaped.stopping), "there must be one"
     shaped.ask(6)
     assert not shaped.limits.rest(0, shaped.stopping) and shaped.rates == [5]
     shaped.failing = False
-    shaped.limits.passed((POD,), (Desired(), FELIX))
+    shaped.limits.passed((POD,), VETHS, (Desired(), FELIX))
+    assert not shaped.limits.rest(0.01, shaped.stopping) and not shaped.changed.is_set() and shaped.rates == [5, 6]
 
-    def refused(deadline: Deadline) -> tuple[HostInterface, ...]:
-        raise KernelError("cannot list interfaces: busy")
 
-    monkeypatch.setattr(changed_limits, "read_interfaces", refused)
-    assert shaped.limits.rest(0.01, shaped.stopping) and shaped.rates == [5]
+def test_who_changes_his_again_and_again_rests_nine_times_as_long_as_it_took(shaped: Kernel) -> None:
+    """And no longer: a changed limit takes a millisecond, and is to be in force within a tenth of a second."""
+    rest, now = PassRest(GATHER_S), 0.0
+    for _ in range(1000):
+        pause_s = rest.pause_s(now, 0.002)
+        assert pause_s <= 9 * 0.002
+        now += 0.002 + pause_s
+    assert pause_s == 9 * 0.002
 
 
 def test_limits_are_of_the_same_endpoint() -> None:
