@@ -24,7 +24,8 @@ IN_DATAGRAM = 32  # packets, at most
 _PREFIX_BYTES = 9  # eight digits, and the end that C wants
 _MOST_KNOWN, _ALL = 5_000, 0xFFFFFFFF
 _COPY, _LATE = 64, 5  # bytes of a packet; hundredths of a second that packets wait for others
-_WANTED = ((9,), (10,), (12,))  # payload, prefix, number
+_WANTED = ((10,), (12,), (9,))  # prefix, number, payload
+_NUMBER = _WANTED[1]
 _MESSAGE, _SIZE_AND_KIND = Struct("=IHHII"), Struct("=IH")
 _DATAGRAM = 1 << 16
 _SO_RCVBUFFORCE, _SO_MEMINFO, _MEMINFO_BYTES = 33, 55, 36
@@ -50,7 +51,7 @@ class DecisionReports(Nfnetlink):
         self.sample = b""
         self._next = 0
         self._known: dict[bytes, int] = {}  # numbers of rules by what messages say
-        self._layouts = Layouts(_MESSAGE.size + GENERAL_BYTES, _WANTED)
+        self._layouts = report_layouts()
         try:
             self._configure(wire.attribute(_COMMAND, _BIND), deadline)
             self._configure(wire.attribute(_MODE, _COPY.to_bytes(4, "big") + b"\2\0"), deadline)
@@ -105,13 +106,19 @@ class DecisionReports(Nfnetlink):
             except ValueError:
                 self._note_strange(data[at : at + size])
                 reports = []
-            at += 0 if reports else step
-            for packet, prefix, number in reports:
-                if number:
-                    this = int.from_bytes(number, "big")
-                    if this != self._next:
-                        self.lost += this - self._next & _ALL
-                    self._next = this + 1 & _ALL
+            if not reports:
+                at += step
+                continue
+            prefixes, numbers, packets = zip(*reports, strict=True)
+            rules = [*map(known.get, prefixes)]
+            following = self._next + len(reports)
+            if numbers == tuple(range(self._next, following)) and None not in rules:
+                self._next = following & _ALL
+                found += zip(rules, packets, strict=True)  # type: ignore[arg-type]
+                at += len(reports) * step
+                continue
+            for prefix, number, packet in reports:
+                self._note_number(number)
                 rule = known.get(prefix)
                 if rule is None:
                     rule = self._number_in(prefix)
@@ -120,6 +127,12 @@ class DecisionReports(Nfnetlink):
                 else:
                     self._note_strange(data[at : at + size])
                 at += step
+
+    def _note_number(self, number: int | bytes) -> None:
+        """Of the next report; b"" if it has none."""
+        if isinstance(number, int):
+            self.lost += number - self._next & _ALL
+            self._next = number + 1 & _ALL
 
     def _number_in(self, prefix: bytes) -> int | None:
         """None if it is not one of ours."""
@@ -136,3 +149,7 @@ class DecisionReports(Nfnetlink):
     def _note_strange(self, message: bytes) -> None:
         self.strange += 1
         self.sample = message[:_COPY]
+
+
+def report_layouts() -> Layouts:
+    return Layouts(_MESSAGE.size + GENERAL_BYTES, _WANTED, numbers=frozenset((_NUMBER,)), usual=len(_WANTED))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from errno import EAGAIN, EINTR, ENOBUFS
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
@@ -27,16 +27,20 @@ _START = _MESSAGE.size + GENERAL_BYTES
 _KIND = Struct("=4xH")
 _AT_ONCE, _DATAGRAM, _SAMPLE_BYTES = 64, 1024, 64  # datagrams, each with one end: less than half of that
 _NESTED = frozenset(((1,), (1, 1), (1, 2), (2,), (2, 1), (2, 2), (9,), (10,), (20,)))
-# paths of attributes: the addresses of both families, as the original direction and the reply have them; protocol,
-# ports; packets and bytes of both directions; times; label; ICMP's identifier, type and code, ICMPv6's
+# paths of attributes: what the end of nearly all has, as the kernel orders it: addresses of IPv4, protocol and ports of
+# the original direction; source and its port of the reply; packets and bytes of both directions; times
+_USUAL: tuple[AttributePath, ...] = (
+    *((1, 1, 1), (1, 1, 2), (1, 2, 1), (1, 2, 2), (1, 2, 3), (2, 1, 1), (2, 2, 2)),
+    *((9, 1), (9, 2), (10, 1), (10, 2), (20, 1), (20, 2)),
+)
+# addresses of IPv6; label; ICMP's identifier, type and code, ICMPv6's
 _WANTED: tuple[AttributePath, ...] = (
-    *((1, 1, 1), (1, 1, 2), (2, 1, 1), (1, 1, 3), (1, 1, 4), (2, 1, 3)),
-    *((1, 2, 1), (1, 2, 2), (1, 2, 3), (2, 2, 2)),
-    *((9, 1), (9, 2), (10, 1), (10, 2), (20, 1), (20, 2), (22,)),
+    *_USUAL,
+    *((1, 1, 3), (1, 1, 4), (2, 1, 3), (22,)),
     *((1, 2, 4), (1, 2, 5), (1, 2, 6), (1, 2, 7), (1, 2, 8), (1, 2, 9)),
 )
-_COUNTED = Struct(">6Q")  # where the kernel tells all: counters of both directions, and times
-_PLAIN = 4, 4, 4, 0, 0, 0, 1, 2, 2, 2, *[8] * 6  # bytes of what is wanted, where nothing special is
+_NUMBERS = frozenset(((1, 2, 3), *_USUAL[7:]))
+_PLAIN = 4, 4, 1, 2, 4, 2  # bytes of addresses, protocol and ports, where nothing special is
 _ICMP, _NO_PORT = (b"\x01", b"\x3a"), b"\0\0"
 _NS_PER_S = 1e9
 
@@ -69,7 +73,7 @@ class EndedConnections(Nfnetlink):
         self._force(_SO_RCVBUFFORCE, room)
         self.overrun = self.strange = 0
         self.sample = b""
-        self._layouts = Layouts(_START, _WANTED, _NESTED, _DATAGRAM)
+        self._layouts = tracked_layouts(_DATAGRAM)
         self._datagrams = Datagrams(_AT_ONCE, _DATAGRAM)
         try:
             self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _DESTROYS)
@@ -104,12 +108,15 @@ class EndedConnections(Nfnetlink):
             if size < _START or _KIND.unpack_from(data, begin)[0] != _DELETED:
                 at += 1
                 continue
+            alike = at + 1
+            while alike < len(lengths) and lengths[alike] == size:
+                alike += 1
             try:
-                run = self._layouts.run(data, begin, size, len(lengths) - at) if size <= _DATAGRAM else [()]
+                run = self._layouts.run(data, begin, size, alike - at) if size <= _DATAGRAM else [()]
             except ValueError:
                 run = [()]
             if _is_plain(run[0]):  # the others have the same attributes
-                found += map(_plain_connection, run)
+                found += _plain_connections(run)
                 at += len(run)
                 continue
             for values in run:
@@ -124,7 +131,7 @@ class EndedConnections(Nfnetlink):
 
 def read_tracked(netlink: Nfnetlink, deadline: Deadline) -> Iterator[list[TrackedConnection]]:
     """All entries, part by part. One that is there meanwhile may be missing or come twice. Raises KernelError."""
-    layouts = Layouts(_START, _WANTED, _NESTED)
+    layouts = tracked_layouts()
     head = bytes(_MESSAGE.size)
     for family in ("ip", "ip6"):
         for part in netlink.dump_in_parts(_GET, general(family), "list connection tracking entries", deadline):
@@ -138,43 +145,46 @@ def read_tracked(netlink: Nfnetlink, deadline: Deadline) -> Iterator[list[Tracke
             yield found
 
 
-def _is_plain(found: tuple[bytes, ...]) -> bool:
+def tracked_layouts(place: int = 0) -> Layouts:
+    """``place``: of each message, as for Layouts."""
+    return Layouts(_START, _WANTED, _NESTED, place, numbers=_NUMBERS, usual=len(_USUAL))
+
+
+def _is_plain(found: tuple[Any, ...]) -> bool:
     """Whether it has IPv4 addresses, ports, and all counters and times."""
-    return tuple(map(len, found[:16])) == _PLAIN and found[6] not in _ICMP
+    if len(found) != len(_USUAL):
+        return False
+    source, destination, protocol, sport, _, reached, reply_port, *_ = found
+    return tuple(map(len, (source, destination, protocol, sport, reached, reply_port))) == _PLAIN
 
 
-def _plain_connection(found: tuple[bytes, ...]) -> TrackedConnection:
+def _plain_connections(run: list[tuple[Any, ...]]) -> list[TrackedConnection]:
     """As ``_connection``: of nearly all."""
-    source, destination, reached, _, _, _, protocol, sport, port, reply_port, *_ = found
-    packets, size, packets_back, size_back, began, ended = _COUNTED.unpack(b"".join(found[10:16]))
-    carried = packets, size, packets_back, size_back, began / _NS_PER_S, ended / _NS_PER_S, found[16]
-    key = source + reached + protocol + sport + reply_port
-    return tuple.__new__(TrackedConnection, (key, destination, port[0] << 8 | port[1], *carried))
+    new, kind, per_s = tuple.__new__, TrackedConnection, _NS_PER_S
+    return [
+        new(
+            kind, (a + to + protocol + sport + reply_port, b, port, n, size, back, size_back, t / per_s, u / per_s, b"")
+        )
+        for a, b, protocol, sport, port, to, reply_port, n, size, back, size_back, t, u in run
+    ]
 
 
-def _connection(found: tuple[bytes, ...]) -> TrackedConnection:
-    """``found``: _WANTED, or nothing. Raises ValueError."""
+def _connection(found: tuple[Any, ...]) -> TrackedConnection:
+    """``found``: _WANTED, or _USUAL, or nothing. Raises ValueError."""
     if not found:
         raise ValueError("it cannot be taken apart")
-    source, destination, reached, source6, destination6, reached6, protocol, sport, port, reply_port = found[:10]
+    usual, rest = found[: len(_USUAL)], found[len(_USUAL) :] or (b"",) * (len(_WANTED) - len(_USUAL))
+    source, destination, protocol, sport, port, reached, reply_port = usual[:7]
     if not source:
-        source, destination, reached = source6, destination6, reached6
+        source, destination, reached = rest[:3]
     if not source or len(source) != len(reached) or len(source) != len(destination) or len(protocol) != 1:
         raise ValueError("it has no addresses")
-    counters = found[10:16]
-    packets: int | None
-    size: int | None
-    packets_back: int | None
-    size_back: int | None
-    if b"" not in counters and len(counted := b"".join(counters)) == _COUNTED.size:
-        packets, size, packets_back, size_back, began, ended = _COUNTED.unpack(counted)
-    else:
-        packets, size, packets_back, size_back = (int.from_bytes(one, "big") if one else None for one in counters[:4])
-        began, ended = (int.from_bytes(one, "big") for one in counters[4:])
+    packets, size, packets_back, size_back = (None if one == b"" else one for one in usual[7:11])
+    began, ended = (one or 0 for one in usual[11:])
     if protocol in _ICMP:
-        ends, port = (source, reached, protocol, *(found[17:20] if protocol == _ICMP[0] else found[20:23])), b""
+        ends, port = (source, reached, protocol, *(rest[4:7] if protocol == _ICMP[0] else rest[7:10])), 0
     else:
         ends = source, reached, protocol, sport or _NO_PORT, reply_port or _NO_PORT
-    carried = packets, size, packets_back, size_back, began / _NS_PER_S, ended / _NS_PER_S, found[16]
+    carried = packets, size, packets_back, size_back, began / _NS_PER_S, ended / _NS_PER_S, rest[3]
     # naming them takes as long as all else
-    return tuple.__new__(TrackedConnection, (b"".join(ends), destination, int.from_bytes(port, "big"), *carried))
+    return tuple.__new__(TrackedConnection, (b"".join(ends), destination, port or 0, *carried))

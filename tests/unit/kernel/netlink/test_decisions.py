@@ -7,8 +7,7 @@ from struct import pack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.kernel.netlink.decisions import _MESSAGE, _PACKET, _WANTED, DecisionReports, ReportedDecision
-from cni_calico.kernel.netlink.layouts import Layouts
+from cni_calico.kernel.netlink.decisions import _MESSAGE, _PACKET, DecisionReports, ReportedDecision, report_layouts
 from cni_calico.kernel.netlink.nfnetlink import GENERAL_BYTES
 
 
@@ -18,7 +17,7 @@ class Parsed(DecisionReports):
     def __init__(self, data: bytes) -> None:
         self.lost = self.strange = self._next = 0
         self.sample, self._known = b"", {}
-        self._layouts = Layouts(_MESSAGE.size + GENERAL_BYTES, _WANTED)
+        self._layouts = report_layouts()
         self.found: list[ReportedDecision] = []
         self._parse(data, self.found)
 

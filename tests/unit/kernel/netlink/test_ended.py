@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.kernel.netlink.ended import (
-    _NESTED,
     _START,
-    _WANTED,
     TrackedConnection,
     _connection,
     _is_plain,
-    _plain_connection,
+    _plain_connections,
+    tracked_layouts,
 )
 from cni_calico.kernel.netlink.layouts import Layouts
 
@@ -62,7 +61,7 @@ def read(data: bytes, layouts: Layouts) -> TrackedConnection:
 
 
 def parse(data: bytes) -> TrackedConnection:
-    layouts = Layouts(_START, _WANTED, _NESTED)
+    layouts = tracked_layouts()
     first, again = read(data, layouts), read(data, layouts)
     assert first == again and layouts.slow == 1  # the second one by what was remembered
     return first
@@ -74,11 +73,11 @@ def test_a_translated_connection_has_the_key_that_its_packets_have() -> None:
 
 
 def test_what_is_plain_is_read_as_all_else() -> None:
-    row = Layouts(_START, _WANTED, _NESTED).run(TCP, 0, len(TCP))[0]
-    assert _is_plain(row) and _plain_connection(row) == _connection(row)
-    ping, cut = Layouts(_START, _WANTED, _NESTED).run(PING, 0, len(PING))[0], TCP[: TCP.index(nest(20)[2:4]) - 2]
+    row = tracked_layouts().run(TCP, 0, len(TCP))[0]
+    assert _is_plain(row) and _plain_connections([row]) == [_connection(row)]
+    ping, cut = tracked_layouts().run(PING, 0, len(PING))[0], TCP[: TCP.index(nest(20)[2:4]) - 2]
     assert not _is_plain(ping) and not _is_plain(())
-    assert not _is_plain(Layouts(_START, _WANTED, _NESTED).run(cut, 0, len(cut))[0])  # it has no times
+    assert not _is_plain(tracked_layouts().run(cut, 0, len(cut))[0])  # it has no times
 
 
 def test_icmp_without_counters() -> None:
@@ -88,7 +87,7 @@ def test_icmp_without_counters() -> None:
 
 
 def test_another_message_of_the_same_length_is_taken_apart_again() -> None:
-    layouts = Layouts(_START, _WANTED, _NESTED)
+    layouts = tracked_layouts()
     read(TCP, layouts)
     other = TCP.replace(attribute(3, bytes(4)), attribute(7, b"\0\0\0\1"))
     assert len(other) == len(TCP) and read(other, layouts).key and layouts.slow == 2
@@ -96,7 +95,7 @@ def test_another_message_of_the_same_length_is_taken_apart_again() -> None:
 
 @given(st.integers(0, len(TCP) - 1), st.integers(0, 255))
 def test_a_damaged_message_is_refused_or_read(at: int, value: int) -> None:
-    layouts = Layouts(_START, _WANTED, _NESTED)
+    layouts = tracked_layouts()
     read(TCP, layouts)
     data = TCP[:at] + bytes((value,)) + TCP[at + 1 :]
     for damaged in (data, data[:at]):
@@ -109,4 +108,4 @@ def test_a_damaged_message_is_refused_or_read(at: int, value: int) -> None:
 @pytest.mark.parametrize("size", [0, 3, _START, _START + 3])
 def test_a_message_without_addresses_is_refused(size: int) -> None:
     with pytest.raises(ValueError):
-        read(TCP[:size].ljust(size, b"\0"), Layouts(_START, _WANTED, _NESTED))
+        read(TCP[:size].ljust(size, b"\0"), tracked_layouts())
