@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Packets and policies: what a connection's first packet costs, and whether any is lost or passes while they change.
 
-    packets.py [--packets 4000] [--rounds 5] [--changes 10000]
+    packets.py [--packets 4000] [--rounds 5] [--changes 10000] [--flows]
 
 The cost: four nodes in turn, with connection tracking alone, with the engine's rules for twenty policies of ten rules
 each, and with upstream's for the same (upstream_rules.py), by iptables and by nft. Of each the median of the medians.
 
 The changes: a packet to an allowed and one to a forbidden port, each of a new connection, as fast as one thread sends
 them, while policies come and go, the deciding policy is written again, a set gets and loses its member and the workload
-a label. Each change is in force (a probe says so) before the next one. Exits with 1 if an allowed packet was lost or a
-forbidden one passed. Needs root, nft, iptables and ipset (tests/setup/lab.sh).
+a label. Each change is in force (a probe says so) before the next one. With --flows only these, while a recorder beside
+the engine records all of it and judges each report by the rules in force. Exits with 1 if an allowed packet was lost or
+a forbidden one passed, and if a report was lost or names another rule than those that were in force. Needs root, nft,
+iptables and ipset (tests/setup/lab.sh).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.bench.policy import upstream_rules
 from tests.bench.policy.changes import packet_us
+from tests.deadlines import until
+from tests.netns.flows.test_judging import Judged, beside
 from tests.netns.policing.lab import Counts, Lab, lab, traffic
 
 PROBING, PROBED = "10.65.0.2", "10.65.0.1"
@@ -166,17 +171,22 @@ class Changes:
                 raise SystemExit(f"change {number} was never in force: {self.node.standing()}")
 
 
-def changes(count: int) -> tuple[Counts, list[float]]:
-    """(packets, milliseconds of each change until in force)."""
-    total, times = Counts(), []
+def changes(count: int, *, recorded: bool = False) -> tuple[Counts, list[float], Counter[str]]:
+    """(packets, milliseconds of each change until in force, what the recorder says if it is ``recorded``)."""
+    total, times, said = Counts(), list[float](), Counter[str]()
     with ExitStack() as stack:
         made = node(stack)
+        if recorded:
+            made.beside = beside(made.root)
+        flows = Judged(made, made.root)
         circle = Changes(made)
         while len(times) < count:
             first = len(times)
             made.stop()
-            made.start(FELIX_IPV6SUPPORT="false")
+            made.start(FELIX_IPV6SUPPORT="false", FELIX_FLOWS="Enabled" if recorded else "Disabled")
             made.until_in_force()
+            if recorded:
+                flows.until("the recorder knows the rules", lambda found: found.get("judges", False))
             made.until_passes("probing", "probed", FORBIDDEN, wanted=False)
             with traffic(made, "probing", "probed", allowed=ALLOWED, forbidden=FORBIDDEN) as counts:
                 while len(times) < min(count, first + BLOCK):
@@ -186,7 +196,24 @@ def changes(count: int) -> tuple[Counts, list[float]]:
             total.sent += counts.sent
             total.allowed_arrived += counts.allowed_arrived
             total.forbidden_arrived += counts.forbidden_arrived
-    return total, times
+            if recorded:
+                said.update(told(flows))
+    return total, times, said
+
+
+def told(flows: Judged) -> Counter[str]:
+    """Once nothing more comes."""
+    names = "allowed", "denied", "agreed", "disagreed", "unjudged", "unknown"
+    found = Counter[str]()
+
+    def is_over() -> bool:
+        said, before = flows.says(), found.copy()
+        found.clear()
+        found.update({name: said.get(name, 0) for name in names}, lost=sum(said.get("lost", {}).values()))
+        return bool(said) and found == before
+
+    until(is_over, "everything is recorded, or lost", pause_s=1.0)
+    return found
 
 
 def main() -> int:
@@ -194,20 +221,29 @@ def main() -> int:
     parser.add_argument("--packets", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--changes", type=int, default=10_000)
+    parser.add_argument("--flows", action="store_true")
     chosen = parser.parse_args()
     print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    found = cost(chosen.packets, chosen.rounds)
-    print(f"first packet through {upstream_rules.POLICIES} policies of {upstream_rules.RULES} rules, us")
-    alone = found["connection tracking alone"]
-    for name, value in found.items():
-        print(f"  {name:28} {value:6.2f}, of it policies {value - alone:6.2f}", flush=True)
-    packets, times = changes(chosen.changes)
+    if not chosen.flows:
+        print_cost(chosen.packets, chosen.rounds)
+    packets, times, said = changes(chosen.changes, recorded=chosen.flows)
     lost = packets.sent - packets.allowed_arrived
     print(f"{len(times)} changes under load, {2 * packets.sent} connections")
     print(f"  until in force, ms           {statistics.median(times):6.2f}")
     print(f"  forbidden that passed        {packets.forbidden_arrived:6}")
     print(f"  allowed that were lost       {lost:6}")
-    return 1 if lost or packets.forbidden_arrived else 0
+    if chosen.flows:
+        print("recorded: " + ", ".join(f"{count} {name}" for name, count in said.items()))
+    wrong = said["lost"] + said["disagreed"] + said["unknown"]
+    return 1 if lost or packets.forbidden_arrived or wrong else 0
+
+
+def print_cost(packets: int, rounds: int) -> None:
+    found = cost(packets, rounds)
+    print(f"first packet through {upstream_rules.POLICIES} policies of {upstream_rules.RULES} rules, us")
+    alone = found["connection tracking alone"]
+    for name, value in found.items():
+        print(f"  {name:28} {value:6.2f}, of it policies {value - alone:6.2f}", flush=True)
 
 
 if __name__ == "__main__":

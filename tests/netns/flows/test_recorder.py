@@ -306,40 +306,88 @@ COMMIT
 """  # of a service whose only endpoint is pod a, and of port 444 where everybody is masqueraded
 
 
-def test_a_pod_that_reaches_itself_by_a_service_and_who_is_masqueraded(recorded: Recorded, tmp_path: Path) -> None:
-    """By the rules of kube-proxy for iptables, beside policies in nftables: whom the server sees is the host, and the
-    flow is still one, of the pod that asked, with the rules of both sides and its counters.
+KUBE_PROXY6 = """
+table ip6 kube-proxy {
+  chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
+  chain nat-output { type nat hook output priority -100; jump services; }
+  chain nat-postrouting {
+    type nat hook postrouting priority srcnat;
+    mark and 0x4000 != 0 mark set mark xor 0x4000 masquerade fully-random
+  }
+  chain services {
+    ip6 daddr fd00:96::1 tcp dport 443 goto endpoint
+    fib daddr type local tcp dport 30443 jump mark-for-masquerade
+    fib daddr type local tcp dport 30443 goto endpoint
+  }
+  chain mark-for-masquerade { mark set mark or 0x4000; }
+  chain endpoint {
+    ip6 saddr fd00:77::1 jump mark-for-masquerade
+    meta l4proto tcp dnat to [fd00:77::1]:7000
+  }
+}
+"""  # the same in IPv6, by nftables; and port 30443 of the node
+
+
+def by_iptables(lab: Lab, rules: Path) -> None:
+    rules.write_text(KUBE_PROXY)
+    lab.host.run("iptables-nft-restore", "--noflush", str(rules))
+
+
+def by_nftables(lab: Lab, rules: Path) -> None:
+    rules.write_text(KUBE_PROXY6)
+    lab.host.run("nft", "-f", str(rules))
+
+
+HOST4, HOST6 = "10.99.0.1", "fd00:99::1"
+SENT4 = (("a", "10.96.0.1", 443), ("b", "10.96.0.1", 443), ("b", "10.96.0.1", 444))
+SENT6 = (("a", "fd00:96::1", 443), ("b", "fd00:96::1", 443), ("b", HOST6, 30443))
+
+
+@pytest.mark.parametrize(
+    ("translate", "family", "host", "sent"),
+    [(by_iptables, socket.AF_INET, HOST4, SENT4), (by_nftables, socket.AF_INET6, HOST6, SENT6)],
+    ids=("iptables", "nftables-ipv6"),
+)
+def test_a_pod_that_reaches_itself_by_a_service_and_who_is_masqueraded(
+    recorded: Recorded,
+    tmp_path: Path,
+    translate: Callable[[Lab, Path], None],
+    family: int,
+    host: str,
+    sent: tuple[tuple[str, str, int], ...],
+) -> None:
+    """By the rules of kube-proxy, beside policies in nftables: whom the server sees is the host, and the flow is still
+    one, of the pod that asked, with the rules of both sides and its counters.
     """
-    lab = recorded.lab
-    lab.host.do("addr", "add", "10.99.0.1/32", "dev", "lo")
-    (tmp_path / "rules").write_text(KUBE_PROXY)
-    lab.host.run("iptables-nft-restore", "--noflush", str(tmp_path / "rules"))
-    a, b = lab.workloads["a"], lab.workloads["b"]
-    with socket_in(a.ns, socket.AF_INET, socket.SOCK_STREAM) as server, ExitStack() as stack:
-        server.bind(("10.77.0.1", 7000))
+    lab, version = recorded.lab, 4 if family == socket.AF_INET else 6
+    lab.host.do("addr", "add", f"{host}/{32 if version == 4 else 128}", "dev", "lo")
+    translate(lab, tmp_path / "rules")
+    at, asking = lab.workloads["a"].address(version), lab.workloads["b"].address(version)
+    with socket_in(lab.workloads["a"].ns, family, socket.SOCK_STREAM) as server, ExitStack() as stack:
+        server.bind((at, 7000))
         server.listen()
         server.settimeout(20)
         seen, clients = [], []
-        for who, port in ((a, 443), (b, 443), (b, 444)):
-            client = stack.enter_context(socket_in(who.ns, socket.AF_INET, socket.SOCK_STREAM))
+        for who, address, port in sent:
+            client = stack.enter_context(socket_in(lab.workloads[who].ns, family, socket.SOCK_STREAM))
             client.settimeout(20)
-            client.connect(("10.96.0.1", port))
+            client.connect((address, port))
             client.sendall(b"x" * 100)
             clients.append(client)
-            connection, (address, _) = server.accept()
+            connection, (peer, *_) = server.accept()
             stack.enter_context(connection)
-            seen.append(address)
-        assert seen == ["10.99.0.1", "10.77.0.2", "10.99.0.1"]
+            seen.append(peer)
+        assert seen == [host, asking, host]
         until(lambda: not any(map(unacknowledged, clients)), "all is acknowledged")
         recorded.until(3)
         with entered(lab.host), Nfnetlink() as netlink:
             netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
         until(lambda: all(one["ended"] for one in recorded.until(3)), "all have ended")
     found = sorted(recorded.until(3), key=lambda one: (one["source"]["name"], one["destination"]["asked"]["port"]))
-    assert [one["source"]["name"] for one in found] == ["a", "b", "b"]
-    assert [one["destination"]["asked"]["port"] for one in found] == [443, 443, 444]
+    asked = [(one["source"]["name"], *one["destination"]["asked"].values()) for one in found]
+    assert asked == list(sent)
     for one in found:
-        assert (one["destination"]["name"], one["destination"]["port"]) == ("a", 7000)
+        assert (one["destination"]["name"], one["destination"]["ip"], one["destination"]["port"]) == ("a", at, 7000)
         assert decided(one) == [f"{way}: profile kns.default rule 0" for way in ("egress", "ingress")]
         assert one["bytes"]["in"] > 100 and one["packets"]["out"] >= 2
     (said,) = recorded.ask(FlowQuery(status=True))

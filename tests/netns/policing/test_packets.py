@@ -12,10 +12,14 @@ from tests.bench.policy.packets import by_nft, changes, node
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
 
-def test_two_rounds_of_changes_under_traffic() -> None:
-    counts, times = changes(16)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_two_rounds_of_changes_under_traffic(recorded: bool) -> None:
+    counts, times, said = changes(16, recorded=recorded)
     assert len(times) == 16 and counts.sent > 0
     assert (counts.allowed_arrived, counts.forbidden_arrived) == (counts.sent, 0)
+    if recorded:
+        assert min(said["allowed"], said["denied"]) >= counts.sent  # and what tells that a change is in force
+    assert said["lost"] == said["disagreed"] == said["unknown"] == 0
 
 
 def test_upstreams_rules_for_many_policies() -> None:
