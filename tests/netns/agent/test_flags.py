@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from cni_calico.model.resources import Metadata, Resource
 from cni_calico.model.timestamps import parse_rfc3339
 from cni_calico.nodeagent.flags import COMMANDS, MODIFIERS, PROBES, SERVICES, VALUES
 from cni_calico.nodeagent.service_control import AGENT, FILE
+from cni_calico.nodeagent.status.flow_metrics import ask_recorder
 from cni_calico.plugin.call.client import call_server
 from tests.deadlines import until
 from tests.e2e.etcd.certificates import make_authority
@@ -27,7 +32,9 @@ from tests.e2e.host import etcd_in
 from tests.netns.agents import EtcdStore
 from tests.netns.namespaces import namespace
 from tests.netns.nodes import Node
+from tests.netns.policing.lab import socket_in
 from tests.netns.startups import add_card, read_all
+from tests.netns.wire import ROUTER, frame
 from tests.unit.nodeagent.fabric import workload
 
 pytestmark = pytest.mark.netns
@@ -276,3 +283,43 @@ def test_a_felixconfiguration_that_selects_nodes_is_used_by_those(node_that_star
     node_that_started.run("-felix").until_applied()
     until(lambda: "of FelixConfiguration racks" in node_that_started.log(), "it says so", 30)
     assert "of FelixConfiguration others" not in node_that_started.log()
+
+
+def test_a_felixconfiguration_says_how_much_is_recorded_while_it_is(node_that_started: Node) -> None:
+    """Its annotations reach the recorder that runs: how many connections it follows, and how many packets a second."""
+    node, store = node_that_started, node_that_started.store
+    store.put(workload("web", "caliweb", "10.65.0.2/32"))
+    open_to_all = {"selector": "all()", "types": ["Egress"], "egress": [{"action": "Allow"}]}
+    store.put(Resource("GlobalNetworkPolicy", Metadata("open"), open_to_all))
+    node.ns.do("link", "add", "caliweb", "type", "veth", "peer", "name", "inside")
+    node.ns.do("link", "set", "caliweb", "address", ROUTER, "up")
+    node.ns.do("link", "set", "inside", "up")
+    node.ns.set_sysctl("netfilter/nf_conntrack_checksum", "0")  # ``frame`` has none
+
+    def say(**parameters: str) -> None:
+        annotations = {f"config.projectcalico.org/{name}": value for name, value in parameters.items()}
+        spec = {"defaultEndpointToHostAction": "Accept"}
+        store.put(Resource("FelixConfiguration", Metadata("default", annotations=annotations), spec))
+
+    say(Flows="Enabled", FlowsMaxLive="1000")
+    node.run("-felix").until_applied()
+    sports, packet = iter(range(1, 1 << 16)), {"source": ip_address("10.65.0.2"), "destination": ip_address("10.0.0.1")}
+    with socket_in(node.ns, socket.AF_PACKET, socket.SOCK_RAW) as raw:
+        raw.bind(("inside", 0))
+
+        def connect(count: int) -> Mapping[str, Any]:
+            for sport in islice(sports, count):
+                raw.send(frame({**packet, "protocol": 17, "sport": sport, "dport": 9}, sport))
+            return ask_recorder(f"{node.root}/run") or {}
+
+        until(lambda: connect(1).get("allowed"), "it is recorded", 30, pause_s=0.1)
+        connect(1200)
+        said = until(lambda: (found := connect(0))["allowed"] >= 1200 and found, "all are recorded", 30)
+        assert said["live"] == 1000 and said["unfollowed"] == said["allowed"] - 1000 and not any(said["lost"].values())
+        say(Flows="Enabled", FlowsMaxLive="2000", FlowsMaxRate="100")
+        said = until(
+            lambda: (found := connect(300))["lost"]["nflog-allowed"] and found, "it is too much", 30, pause_s=0.2
+        )
+        assert said["live"] > 1000
+    flows = node.calicoctl("flows", "--host", "--since", "1h", "--port", "1")
+    assert re.search(r"not recorded: \d+ reports of what was let through .* \(rate\)", flows.stderr), flows.stderr
