@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from cni_calico.errors import KernelError
+from cni_calico.doing import Doing
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 
@@ -67,10 +67,8 @@ class HandleIds:
             self._given.popleft()
         fresh = [os.urandom(_ID_BYTES).hex() for _ in range(AHEAD)]
         document = {"format": _FORMAT, "boot": boot, "ids": [*(id for id, _ in self._given), *fresh]}
-        try:
+        with Doing(f"write {self._path}"):
             self._files.write_atomic(self._path, json.dumps(document, separators=(",", ":")).encode(), 0o600)
-        except OSError as e:
-            raise KernelError(f"cannot write {self._path}: {e.strerror or e}", errno=e.errno or 0) from e
         self._boot = boot
         self._ready.extend(fresh)
 

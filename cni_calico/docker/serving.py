@@ -20,7 +20,8 @@ from typing import Any
 from cni_calico.deadline import Deadline
 from cni_calico.docker.afterwards import Afterwards, PutOff
 from cni_calico.docker.documents import MalformedRequest, RequestFields, parse_request
-from cni_calico.errors import CalicoError, InvalidConfig, KernelError
+from cni_calico.doing import Doing
+from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.log import Log
 
 DockerCall = Callable[[RequestFields], Mapping[str, Any]]
@@ -186,7 +187,7 @@ def _receive(connection: socket.socket, deadline: Deadline) -> bytes:
 def open_listener(directory: str, name: str) -> socket.socket:
     """A listening socket that only root can use. Raises InvalidConfig if another process listens there, KernelError."""
     path = f"{directory}/{name}.sock"
-    try:
+    with Doing(f"listen on {path}"):
         os.makedirs(directory, mode=0o700, exist_ok=True)
         if _is_listening(path):
             raise InvalidConfig(
@@ -204,8 +205,6 @@ def open_listener(directory: str, name: str) -> socket.socket:
             os.umask(before)
         made.listen(CALLS)
         return made
-    except OSError as e:
-        raise KernelError(f"cannot listen on {path}: {e.strerror or e}", errno=e.errno or 0) from e
 
 
 def _is_listening(path: str) -> bool:

@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from cni_calico.deadline import Deadline
 from cni_calico.docker.handles import HandleIds
-from cni_calico.errors import DeadlineExceeded, KernelError
+from cni_calico.doing import Doing
+from cni_calico.errors import DeadlineExceeded
 from cni_calico.kernel.files import Files
 from cni_calico.log import Log
 from cni_calico.model.documents.fields import brief
@@ -103,7 +104,7 @@ class Shelf(Generic[Shelved]):
         KernelError.
         """
         found, unreadable = {}, []
-        try:
+        with Doing(f"use {self._directory}"):
             if not only_look:
                 self._files.make_directory(self._directory, 0o700)
             there = not only_look or self._files.exists(self._directory)
@@ -119,8 +120,6 @@ class Shelf(Generic[Shelved]):
                     unreadable.append(f"{path}: {brief(str(e), 200)}")
                     continue
                 found[entry.id] = entry
-        except OSError as e:
-            raise KernelError(f"cannot use {self._directory}: {e.strerror or e}", errno=e.errno or 0) from e
         for text in unreadable:
             self._log.error(f"not used, because it cannot be read: {text}")
         with self._guard:
@@ -153,20 +152,16 @@ class Shelf(Generic[Shelved]):
         """Absent is success. Raises KernelError."""
         path = self._path(id)
         with self._turn(id):
-            try:
+            with Doing(f"remove {path}"):
                 self._files.remove(path)
-            except OSError as e:
-                raise KernelError(f"cannot remove {path}: {e.strerror or e}", errno=e.errno or 0) from e
             with self._guard:
                 self._entries.pop(id, None)
 
     def _write(self, entry: Shelved, durable: bool = False) -> None:
         data = json.dumps({"format": FORMAT, **_document(entry)}, separators=(",", ":")).encode()
         path = self._path(entry.id)
-        try:
+        with Doing(f"write {path}"):
             self._files.write_atomic(path, data, 0o600, durable=durable)
-        except OSError as e:
-            raise KernelError(f"cannot write {path}: {e.strerror or e}", errno=e.errno or 0) from e
         with self._guard:
             self._entries[entry.id] = entry
 

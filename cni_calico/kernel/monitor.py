@@ -14,6 +14,7 @@ from contextlib import suppress
 from errno import EAGAIN, ENOBUFS
 from select import POLLIN, poll
 
+from cni_calico.doing import Doing
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.notifications import NETLINK_NETFILTER, NFTABLES_GROUP, listen
@@ -56,10 +57,8 @@ class Monitor:
     ) -> None:
         self._names = tuple(wire.text(_IFNAME, name) for name in devices)
         self._tables = tuple(wire.text(_TABLE, name) for name in (table, *others))
-        try:
+        with Doing("listen for kernel notifications"):
             self._socket = listen(socket.NETLINK_ROUTE, _GROUPS)
-        except OSError as e:
-            raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
         try:
             self._rules = listen(NETLINK_NETFILTER, NFTABLES_GROUP) if table else None
         except OSError:

@@ -20,7 +20,8 @@ from typing import Any
 from cni_calico import directories
 from cni_calico.daemon.supervisor import ChildService
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, KernelError
+from cni_calico.doing import Doing
+from cni_calico.errors import CalicoError
 from cni_calico.nodeagent.flags import UsageError
 from cni_calico.nodeagent.status.file import since_boot
 from cni_calico.regular import make_directories
@@ -56,13 +57,11 @@ def write_services(run_dir: str, services: Sequence[ChildService]) -> None:
     """Write what the supervisor runs, for ``control`` in another process. Raises KernelError."""
     running = {s.name: {"pid": s.child.pid, "since": s.since_boot} for s in services if s.child is not None}
     target = f"{run_dir}/{FILE}"
-    try:
+    with Doing(f"write {target}"):
         make_directories(run_dir, 0o755)
         with open(f"{target}.{os.getpid()}", "w") as file:
             json.dump(running, file)
         os.rename(file.name, target)
-    except OSError as e:
-        raise KernelError(f"cannot write {target}: {e.strerror or e}", errno=e.errno or 0) from e
 
 
 def control(arguments: Sequence[str], environ: Mapping[str, str], say: Callable[[str], object]) -> int:

@@ -18,6 +18,7 @@ from cni_calico.datastore.local.file import marker_path
 from cni_calico.datastore.local.salvage import read_problems, salvage
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
+from cni_calico.doing import Doing
 from cni_calico.errors import AddressInUse, CalicoError, InvalidConfig, IPAMError
 from cni_calico.ipam.allocator import Allocator
 from cni_calico.kernel.host_routes import read_host_routes
@@ -40,10 +41,8 @@ def _local_path(arguments: Namespace, environ: Mapping[str, str]) -> str:
 def check(arguments: Namespace, environ: Mapping[str, str]) -> str:
     """Raises CalicoError saying what is wrong."""
     path = _local_path(arguments, environ)
-    try:
+    with Doing(f"check {path}", CalicoError):
         problems = read_problems(path)
-    except OSError as e:
-        raise CalicoError(f"cannot check {path}: {e.strerror or e}") from e
     advice = "'calicoctl datastore salvage -o NEWFILE' writes what can be read into a new one"
     if arguments.output != TABLE:
         text = render_value({"datastore": path, "problems": list(problems)}, arguments.output)
@@ -62,10 +61,8 @@ def rescue(arguments: Namespace, environ: Mapping[str, str]) -> str:
     path, target = _local_path(arguments, environ), arguments.file
     if os.path.exists(target):
         raise InvalidConfig(f"cannot salvage into {target}: it exists already")
-    try:
+    with Doing(f"salvage {path}", CalicoError):
         found = salvage(path, os.path.abspath(target), Deadline.after(arguments.timeout))
-    except OSError as e:
-        raise CalicoError(f"cannot salvage {path}: {e.strerror or e}") from e
     lines = [f"Saved {found.saved} records of {path} into {target}; {path} is as it was."]
     lines += [f"Found: {problem}" for problem in found.problems]
     lines += [f"Lost: {key}" for key in found.lost]

@@ -31,7 +31,8 @@ from cni_calico.ctl.resources.removal import delete_resource
 from cni_calico.ctl.session import CommandFailed, ResourceMissing
 from cni_calico.ctl.settings import DEFAULT_PATH
 from cni_calico.deadline import Deadline
-from cni_calico.errors import CalicoError, KernelError
+from cni_calico.doing import Doing
+from cni_calico.errors import CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Network
@@ -205,7 +206,5 @@ def _remove_links() -> None:
 
 def _remove_tree(directory: str) -> None:
     if os.path.isdir(directory):
-        try:
+        with Doing(f"remove {directory}"):
             shutil.rmtree(directory)
-        except OSError as e:
-            raise KernelError(f"cannot remove {directory}: {e.strerror or e}", errno=e.errno or 0) from e

@@ -8,7 +8,6 @@ from cni_calico import faults
 from cni_calico.datastore.etcd.messages import pb
 from cni_calico.datastore.etcd.store import EtcdStore
 from cni_calico.deadline import Deadline
-from cni_calico.errors import DatastoreUnavailable, OutcomeUnknown
 
 PREFIX = "/calico/felix/v2/no-region/host/"
 WRITE = faults.declare("etcd.host-status")
@@ -30,15 +29,7 @@ class HostStatusKeys:
         for name, under in (("status", lease), ("last_reported_status", 0)):
             put = pb.PutRequest(key=f"{PREFIX}{self._host}/{name}".encode(), value=value, lease=under)
             request.success.append(pb.RequestOp(request_put=put))
-        try:
-            faults.before(WRITE)
-        except OSError as e:
-            raise DatastoreUnavailable(f"cannot {doing}: {e}") from e
-        self._cluster.write("Txn", request, doing, deadline)
-        try:
-            faults.after(WRITE)
-        except OSError as e:
-            raise OutcomeUnknown(f"cannot {doing}: {e}") from e
+        self._cluster.transact(request, doing, deadline, WRITE)
 
     def _renew(self, lasts_s: int, doing: str, deadline: Deadline) -> int:
         """A lease that lasts from now on."""

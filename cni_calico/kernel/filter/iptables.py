@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from cni_calico import faults
 from cni_calico.deadline import Deadline
+from cni_calico.doing import Doing
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.programs import find_program, run_program
 
@@ -60,9 +61,7 @@ def apply_rules(family: int, variant: str, script: str, deadline: Deadline, *, l
     program = find_iptables(family, variant, "-restore")
     if not program:
         raise KernelError(f"cannot apply IPv{family} iptables rules: the {variant} iptables is not installed")
-    try:
+    with Doing("apply iptables rules"):
         faults.before(APPLY)
         run_program([program, "--noflush", "-w", str(max(1, round(lock_s)))], script.encode(), deadline)
         faults.after(APPLY)
-    except faults.Injected as e:
-        raise KernelError(f"cannot apply iptables rules: {e}", errno=e.errno or 0) from e

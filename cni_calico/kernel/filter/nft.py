@@ -11,6 +11,7 @@ from typing import Any
 
 from cni_calico import faults
 from cni_calico.deadline import Deadline
+from cni_calico.doing import Doing
 from cni_calico.errors import KernelError
 from cni_calico.kernel.filter.programs import find_program, run_program
 
@@ -23,12 +24,10 @@ def apply_script(script: str, deadline: Deadline) -> None:
     program = find_program("nft")
     if not program:
         raise KernelError("cannot apply nftables rules: nft is not installed")
-    try:
+    with Doing("apply nftables rules"):
         faults.before(APPLY)
         run_program([program, "-f", "-"], script.encode(), deadline)
         faults.after(APPLY)
-    except faults.Injected as e:
-        raise KernelError(f"cannot apply nftables rules: {e}", errno=e.errno or 0) from e
 
 
 def read_table(family: str, name: str, deadline: Deadline) -> Any:

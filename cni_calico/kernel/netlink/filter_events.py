@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from errno import EAGAIN, ENOBUFS
 from select import POLLIN, poll
 
+from cni_calico.doing import Doing
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.links import decode_link
@@ -73,10 +74,8 @@ class FilterMonitor:
         self._links = self._join(socket.NETLINK_ROUTE, _LINK_GROUP)
 
     def _join(self, family: int, groups: int, *, deaf_to: int = 0) -> socket.socket:
-        try:
+        with Doing("listen for kernel notifications"):
             joined = listen(family, groups, buffer_bytes=_BUFFER_BYTES, deaf_to=deaf_to)
-        except OSError as e:
-            raise KernelError(f"cannot listen for kernel notifications: {e.strerror}", errno=e.errno or 0) from e
         self._poller.register(joined.fileno(), POLLIN)
         return joined
 

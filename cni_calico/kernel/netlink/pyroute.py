@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from cni_calico import faults
 from cni_calico.deadline import Deadline
+from cni_calico.doing import Doing
 from cni_calico.errors import DeadlineExceeded, KernelError
 
 
@@ -32,10 +33,8 @@ class PyrouteSocket:
         import asyncio
 
         self._make = make
-        try:
+        with Doing("wait for the kernel's answers"):
             self._loop = asyncio.new_event_loop()
-        except OSError as e:
-            raise KernelError(f"cannot wait for the kernel's answers: {e.strerror or e}", errno=e.errno or 0) from e
         self._socket: Any = None
 
     def __enter__(self) -> Self:

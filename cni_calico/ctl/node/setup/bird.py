@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from cni_calico.bounded import read_bytes
 from cni_calico.directories import BIRD_CONFIG_DIR
-from cni_calico.errors import KernelError
+from cni_calico.doing import Doing
 from cni_calico.model.host import HostRoute
 from cni_calico.model.resources import Network, is_within
 from cni_calico.nodeagent.bgp.bird.adoption import MARK
@@ -45,12 +45,10 @@ def select_routes(routes: Sequence[HostRoute], pools: Sequence[Network]) -> tupl
 
 def remove_configuration(directory: str) -> None:
     """And the directories that calico-node has made, where nothing else is in them. Raises KernelError."""
-    try:
+    with Doing(f"remove BIRD's configuration in {directory}"):
         for path in _files(directory):
             if os.path.lexists(path):
                 os.unlink(path)
-    except OSError as e:
-        raise KernelError(f"cannot remove BIRD's configuration in {directory}: {e.strerror or e}") from e
     with_confd = (directory, os.path.dirname(directory)) if directory == BIRD_CONFIG_DIR else ()
     for empty in (f"{directory}/{NEXT}", f"{directory}/{REFUSED}", *with_confd):
         try:

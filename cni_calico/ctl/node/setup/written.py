@@ -20,6 +20,7 @@ from typing import Any
 from cni_calico.bounded import read_bytes, read_text
 from cni_calico.ctl.node.setup.plan import PlannedFile
 from cni_calico.directories import STATE_DIR
+from cni_calico.doing import Doing
 from cni_calico.errors import InvalidConfig, KernelError
 from cni_calico.kernel.files import Files
 from cni_calico.regular import make_directories
@@ -77,14 +78,12 @@ class WrittenFiles:
     def _digest(self, path: str) -> str | None:
         """None: there is nothing."""
         real = self.root + path
-        try:
+        with Doing(f"read {path}"):
             if os.path.islink(real):
                 return _hash(b"link", os.readlink(real).encode("utf-8", "surrogateescape"))
             if not os.path.exists(real):
                 return None
             return _hash(b"file", read_bytes(real, limit=_LIMIT_BYTES))
-        except OSError as e:
-            raise KernelError(f"cannot read {path}: {e.strerror or e}", errno=e.errno or 0) from e
 
     def _mode(self, path: str) -> int:
         return stat.S_IMODE(os.stat(self.root + path).st_mode)
@@ -99,7 +98,7 @@ class WrittenFiles:
         self._note(planned.path, f"{before} {now}".strip())
         self._keep_aside(planned.path, MOVED if before else KEPT)
         real = self.root + planned.path
-        try:
+        with Doing(f"write {planned.path}"):
             make_directories(os.path.dirname(real), 0o755)
             if planned.target:
                 temporary = f"{real}.new"
@@ -109,8 +108,6 @@ class WrittenFiles:
                 os.rename(temporary, real)
             else:
                 Files().write_atomic(real, planned.text.encode(), planned.mode)
-        except OSError as e:
-            raise KernelError(f"cannot write {planned.path}: {e.strerror or e}", errno=e.errno or 0) from e
         self._note(planned.path, now)
         return True
 
@@ -150,29 +147,23 @@ class WrittenFiles:
         if not self._is_ours(path, there):
             self._keep_aside(path, MOVED)
             return
-        try:
+        with Doing(f"remove {path}"):
             os.unlink(real)
-        except OSError as e:
-            raise KernelError(f"cannot remove {path}: {e.strerror or e}", errno=e.errno or 0) from e
 
     def remove_notes(self) -> None:
         """Raises KernelError."""
-        try:
+        with Doing(f"remove {NOTES}"):
             if os.path.lexists(self.root + NOTES):
                 os.unlink(self.root + NOTES)
-        except OSError as e:
-            raise KernelError(f"cannot remove {NOTES}: {e.strerror or e}", errno=e.errno or 0) from e
 
     def _remove(self, path: str) -> None:
         self.remove(path)
         real = self.root + path
-        try:
+        with Doing(f"remove {path}"):
             if os.path.lexists(real + KEPT):
                 os.rename(real + KEPT, real)
             else:
                 _remove_empty(os.path.dirname(real))
-        except OSError as e:
-            raise KernelError(f"cannot remove {path}: {e.strerror or e}", errno=e.errno or 0) from e
         del self.digests[path]
         self._save()
 
@@ -185,10 +176,8 @@ class WrittenFiles:
         free = next((name for name in names if not os.path.lexists(real + name)), "")
         if not free:
             raise KernelError(f"cannot keep {path}: {path}{MOVED} and {_KEPT_MAX - 2} more are there; remove them")
-        try:
+        with Doing(f"keep {path} as {path}{free}"):
             os.rename(real, real + free)
-        except OSError as e:
-            raise KernelError(f"cannot keep {path} as {path}{free}: {e.strerror or e}", errno=e.errno or 0) from e
         self.kept.append(path + free)
 
     def _note(self, path: str, digests: str) -> None:
@@ -198,11 +187,9 @@ class WrittenFiles:
     def _save(self) -> None:
         path = self.root + NOTES
         document = json.dumps({"files": self.digests, **self.extra}, indent=1)
-        try:
+        with Doing(f"write {NOTES}"):
             make_directories(os.path.dirname(path), 0o755)
             Files().write_atomic(path, document.encode(), 0o600)
-        except OSError as e:
-            raise KernelError(f"cannot write {NOTES}: {e.strerror or e}", errno=e.errno or 0) from e
 
 
 def _remove_empty(directory: str) -> None:

@@ -16,6 +16,7 @@ from errno import EAGAIN, EINVAL, ENOENT
 
 from cni_calico import faults
 from cni_calico.deadline import Deadline
+from cni_calico.doing import Doing
 from cni_calico.errors import KernelError, RulesRefused
 from cni_calico.kernel.filter.iptables import LOCK_S, find_iptables
 from cni_calico.kernel.filter.programs import ENVIRONMENT, find_program
@@ -103,12 +104,10 @@ def restore_sets(script: str, deadline: Deadline) -> None:
 
 
 def _restore(argv: list[str], script: str, point: str, doing: str, deadline: Deadline) -> None:
-    try:
+    with Doing(doing):
         faults.before(point)
         done = _start(argv, script.encode("utf-8", "surrogateescape"), deadline)
         faults.after(point)
-    except faults.Injected as e:
-        raise KernelError(f"cannot {doing}: {e}", errno=e.errno or 0) from e
     if done.rc:
         refused = _refused(done)
         raise RulesRefused(f"cannot {doing}: {refused.why}", errno=refused.errno, index=refused.line - 1)
@@ -143,12 +142,10 @@ class RuleCounts:
     def __init__(self, family: int) -> None:
         inet6 = family == 6
         self._level = socket.IPPROTO_IPV6 if inet6 else socket.IPPROTO_IP
-        try:
+        with Doing("watch iptables' rules"):
             self._socket = socket.socket(
                 socket.AF_INET6 if inet6 else socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW
             )
-        except OSError as e:
-            raise KernelError(f"cannot watch iptables' rules: {e.strerror}", errno=e.errno or 0) from e
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from cni_calico.deadline import Deadline
+from cni_calico.doing import Doing
 from cni_calico.errors import BirdRefused, BirdUnavailable, BirdUnsupported, CalicoError
 from cni_calico.kernel.files import Files
 from cni_calico.log import SILENT, Log
@@ -142,10 +143,8 @@ class BirdController:
             return Applied(UNCHANGED)
         if not running and self.process.waits and config.files == self._waiting:
             self.process.start(deadline, graceful=False)  # says what it waits for
-        try:
+        with Doing(f"write {self.paths.config_directory}", BirdUnavailable):
             reason = self._stage(config.files, running, deadline)
-        except OSError as e:
-            raise BirdUnavailable(f"cannot write {self.paths.config_directory}: {e.strerror or e}") from e
         if reason:
             self._start_what_is_there(deadline)
             return Applied(REFUSAL, reason)
