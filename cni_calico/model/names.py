@@ -174,7 +174,7 @@ def valid_ifname(name: str) -> bool:
     return (
         0 < len(raw) <= IFNAME_MAX
         and name not in (".", "..")
-        and not any(c in "/:" or c.isspace() or not c.isprintable() for c in name)
+        and (name.isalnum() or not any(c in "/:" or c.isspace() or not c.isprintable() for c in name))
     )
 
 

@@ -16,7 +16,7 @@ from cni_calico.model.names import owner_in, owner_text, select_owner, shown_own
 from cni_calico.model.qos import DSCP, read_dscp
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.policy.active import ActivePolicies
-from cni_calico.policy.records import labelled_workload, packet_limits, takes_part
+from cni_calico.policy.records import labels_of_workload, packet_limits, takes_part
 from cni_calico.policy.wanted import WantedEndpoint
 
 NodeInterface = tuple[str, ...]  # (node, name), and for endpoints that share interfaces their own names
@@ -153,9 +153,8 @@ class LocalEndpoints:
         return Dispute(name, tuple(sorted(shown.values())), shown.get(holder, ""), owner, tuple(sorted(pods)))
 
     def _enter(self, key: ResourceKey) -> None:
-        labelled = labelled_workload(self._records[key])
-        assert labelled is not None
-        self._active.set_endpoint(key, labelled.labels, labelled.profiles)
+        record = self._records[key]
+        self._active.set_endpoint(key, labels_of_workload(record), record.profiles)
         self.changed.add(key)
 
     def record(self, key: ResourceKey) -> WorkloadEndpoint | None:

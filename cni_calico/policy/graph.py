@@ -58,9 +58,10 @@ class Graph:
         is_local_host: Callable[[HostRecord], bool] = lambda _: False,
         *,
         alone: bool = True,
+        members: bool = True,
     ) -> None:
-        """``alone``: as for LocalEndpoints."""
-        self._nodes = GraphNodes(is_local, is_local_host, alone=alone)
+        """``alone``: as for LocalEndpoints. ``members`` False: nobody asks for them, so all sets stay empty."""
+        self._nodes = GraphNodes(is_local, is_local_host, alone=alone, members=members)
         self._active, self._endpoints = self._nodes.active, self._nodes.endpoints
         self._hosts, self._sets = self._nodes.hosts, self._nodes.sets
         self._problems: dict[ResourceKey, str] = {}

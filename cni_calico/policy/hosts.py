@@ -15,8 +15,8 @@ from cni_calico.model.names import valid_host_ifname
 from cni_calico.model.qos import DSCP, PREFIX, read_dscp
 from cni_calico.model.resources import Resource
 from cni_calico.policy.active import HOSTS, ActivePolicies
-from cni_calico.policy.records import Labelled, named_port, packed
-from cni_calico.policy.rules import parse_nets
+from cni_calico.policy.packed_nets import parse_packed_nets
+from cni_calico.policy.records import Labelled, named_port
 from cni_calico.policy.wanted import WantedHost
 
 ALL_INTERFACES = "*"
@@ -45,7 +45,7 @@ def parse_host(resource: Resource) -> HostRecord:
     interface = parse_text(spec.get("interfaceName") or "", "spec.interfaceName")
     if interface not in ("", ALL_INTERFACES) and not valid_host_ifname(interface):
         raise Wrong("spec.interfaceName", "the name of an interface, of letters, digits, '.', '_' and '-'", interface)
-    addresses, nets = packed(parse_nets(spec.get("expectedIPs"), "spec.expectedIPs"))
+    addresses, nets = parse_packed_nets(spec.get("expectedIPs"), "spec.expectedIPs")
     if nets:
         raise Wrong("spec.expectedIPs", "addresses, not networks", spec["expectedIPs"])
     if not interface and not addresses:

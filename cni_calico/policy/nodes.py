@@ -15,6 +15,7 @@ from cni_calico.policy.active import ActivePolicies
 from cni_calico.policy.confirmed import ClaimedEndpoint
 from cni_calico.policy.endpoints import LocalEndpoints
 from cni_calico.policy.hosts import HostRecord, LocalHosts, parse_host
+from cni_calico.policy.memberless import MemberlessSets
 from cni_calico.policy.records import (
     POLICY_KINDS,
     Labelled,
@@ -68,11 +69,12 @@ class GraphNodes:
         is_local_host: Callable[[HostRecord], bool],
         *,
         alone: bool,
+        members: bool = True,
     ) -> None:
         self.active = ActivePolicies()
         self.endpoints = LocalEndpoints(self.active, alone=alone)
         self.hosts = LocalHosts(self.active)
-        self.sets = Sets()
+        self.sets = Sets() if members else MemberlessSets()
         self.claimed: dict[ResourceKey, WorkloadEndpoint] = {}
         self.changed_rules: set[PolicyId] = set()
         self.profiles_moved = False

@@ -70,7 +70,11 @@ class PortLists:
 
 
 def _parse_ports(raw: Any, at: str, with_numbers: bool) -> tuple[PortRanges, PortNames]:
-    if len(raw) <= _FEW and all(type(item) is int or (type(item) is str and len(item) < _SHORT) for item in raw):
+    if len(raw) == 1 and type(raw[0]) is int:
+        known = _known((raw[0],), with_numbers)
+        if known is not None:
+            return known
+    elif len(raw) <= _FEW and all(type(item) is int or (type(item) is str and len(item) < _SHORT) for item in raw):
         known = _known(tuple(raw), with_numbers)
         if known is not None:
             return known

@@ -88,14 +88,14 @@ def render_value(value: Any) -> Any:
         return ["selector", value.text]
     if isinstance(value, Mapping):
         return ["map", *([render_value(key), render_value(one)] for key, one in value.items())]
-    for cls, name in _SEQUENCES:
-        if isinstance(value, cls):
+    cls = type(value)
+    if KNOWN.get(cls.__name__) is cls:  # of which some are tuples, too
+        return ["record", cls.__name__, {name: render_value(getattr(value, name)) for name in _fields(cls)}]
+    for sequence, name in _SEQUENCES:
+        if isinstance(value, sequence):
             rendered = [render_value(one) for one in value]
             return [name, *(sorted(rendered, key=repr) if name == "set" else rendered)]
-    cls = type(value)
-    if KNOWN.get(cls.__name__) is not cls:
-        raise TypeError(f"no form for a {cls.__name__}")
-    return ["record", cls.__name__, {name: render_value(getattr(value, name)) for name in _fields(cls)}]
+    raise TypeError(f"no form for a {cls.__name__}")
 
 
 def parse_value(raw: Any) -> Any:

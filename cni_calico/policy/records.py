@@ -189,12 +189,14 @@ def parsing_policy(key: ResourceKey, resource: Resource) -> Steps[PolicyRecord]:
         egress if "Egress" in types and reach != "beforeNat" else None,
         reach,
     )
-    used = {name for rule in wanted.rules() for name in rule.set_ids()}
+    if (ingress and wanted.ingress is None) or (egress and wanted.egress is None):  # their sets are not needed
+        used = {name for rule in wanted.rules() for name in rule.set_ids()}
+        sources = {name: source for name, source in sources.items() if name in used}
     return PolicyRecord(
         wanted,
         _parse_order(spec.get("order"), "spec.order"),
         selector,
-        {name: source for name, source in sources.items() if name in used},
+        sources,
         hint=HINT_EVERYWHERE in parse_text_list(spec.get("performanceHints") or (), "spec.performanceHints"),
         warnings=_http_warnings(wanted) + _untyped_warnings(wanted, spec.get("types")),
     )
@@ -274,12 +276,17 @@ def labelled_workload(record: WorkloadEndpoint) -> Labelled | None:
     """None for an endpoint that does not count."""
     if not takes_part(record):
         return None
-    metadata = record.metadata
-    own = own_labels(metadata.labels, metadata.namespace, record.orchestrator, record.service_account)
     addresses, nets = packed(record.ip_networks)
     found = (named_port(port.name, port.protocol, port.port) for port in record.ports)
     ports = tuple(port for port in found if port is not None)
-    return Labelled(frozenset(own.items()), record.profiles, addresses, nets, ports)
+    return Labelled(labels_of_workload(record), record.profiles, addresses, nets, ports)
+
+
+def labels_of_workload(record: WorkloadEndpoint) -> frozenset[tuple[str, str]]:
+    """Its own."""
+    metadata = record.metadata
+    own = own_labels(metadata.labels, metadata.namespace, record.orchestrator, record.service_account)
+    return frozenset(own.items())
 
 
 def own_labels(labels: Mapping[str, str], namespace: str, orchestrator: str, account: str) -> dict[str, str]:

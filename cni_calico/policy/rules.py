@@ -114,31 +114,30 @@ def _parsing_rule(
         raise Wrong(f"{at}.action", "one of " + ", ".join(_ACTIONS), action)
     protocol = parse_protocol(named, f"{at}.protocol") if (named := raw.get("protocol")) is not None else None
     not_protocol = parse_protocol(named, f"{at}.notProtocol") if (named := raw.get("notProtocol")) is not None else None
-    peers = [_field(raw, field, at) for field in ("source", "destination")]
-    sides: list[WantedSide] = []
-    for peer, field in zip(peers, ("source", "destination"), strict=True):
-        if not peer:
-            sides.append(ANY_SIDE)
-            continue
-        where, is_destination = f"{at}.{field}", field == "destination"
-        common = _common_side(peer, where, namespace, protocol, sources, lists)
-        if common is None:
-            common = yield from _parsing_side(peer, where, namespace, protocol, is_destination, sources, lists)
-        sides.append(common)
+    source = destination = ANY_SIDE
+    if peer := _field(raw, "source", at):
+        source = _common_side(peer, f"{at}.source", namespace, protocol, sources, lists) or (
+            yield from _parsing_side(peer, f"{at}.source", namespace, protocol, False, sources, lists)
+        )
+    if peer := _field(raw, "destination", at):
+        destination = _common_side(peer, f"{at}.destination", namespace, protocol, sources, lists) or (
+            yield from _parsing_side(peer, f"{at}.destination", namespace, protocol, True, sources, lists)
+        )
     icmp = _parse_icmp(raw, "icmp", at, protocol) if "icmp" in raw else None
     not_icmp = _parse_icmp(raw, "notICMP", at, protocol) if "notICMP" in raw else None
     annotations: Mapping[str, str] = {}
     if metadata := _field(raw, "metadata", at):
         annotations = parse_text_map(metadata.get("annotations") or {}, f"{at}.metadata.annotations")
+    is_possible = protocol is None or protocol != not_protocol
     return WantedRule(
         action=cast(Action, action),
-        families=_families(raw, at, protocol, sides) if protocol is None or protocol != not_protocol else (),
+        families=_families(raw, at, protocol, source, destination) if is_possible else (),
         protocol=protocol,
         not_protocol=not_protocol if protocol is None else None,
         icmp=icmp,
         not_icmp=not_icmp,
-        source=sides[0],
-        destination=sides[1],
+        source=source,
+        destination=destination,
         annotations=tuple(sorted(annotations.items())),
         http=_parse_http(named, f"{at}.http") if (named := raw.get("http")) is not None else None,
     )
@@ -160,18 +159,19 @@ def _parse_http(raw: Any, at: str) -> WantedHttp | None:
     return WantedHttp(methods, tuple(paths["exact"]), tuple(paths["prefix"])) or None
 
 
-def _families(raw: JSON, at: str, protocol: int | None, sides: Iterable[WantedSide]) -> tuple[int, ...]:
+def _families(raw: JSON, at: str, protocol: int | None, source: WantedSide, destination: WantedSide) -> tuple[int, ...]:
     """The families in which the rule exists at all."""
     version = raw.get("ipVersion")
     if version is not None and (version not in (4, 6) or isinstance(version, bool)):
         raise Wrong(f"{at}.ipVersion", "4 or 6", version)
-    if version is None and protocol not in _OF_ONE_FAMILY and not any(side.nets or side.not_nets for side in sides):
+    has_nets = source.nets or source.not_nets or destination.nets or destination.not_nets
+    if version is None and protocol not in _OF_ONE_FAMILY and not has_nets:
         return _BOTH
     found = []
     for family in (4, 6):
         if version not in (None, family) or protocol == ICMP[10 - family]:
             continue
-        if all(_exists(side, family) for side in sides):
+        if _exists(source, family) and _exists(destination, family):
             found.append(family)
     return tuple(found)
 

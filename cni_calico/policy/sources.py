@@ -175,12 +175,24 @@ def _namespace_tree(tree: Tree) -> Tree:
 
 
 def policy_selecting(selector: str, namespace_selector: str, accounts: str, namespace: str) -> Steps[Selector]:
+    """As ``policy_selector``, in steps where the selectors are long."""
+    if max(map(len, (selector, namespace_selector, accounts))) < LONG:
+        return policy_selector(selector, namespace_selector, accounts, namespace)
+    return (yield from _policy_selecting(selector, namespace_selector, accounts, namespace))
+
+
+@lru_cache(maxsize=4096)
+def policy_selector(selector: str, namespace_selector: str, accounts: str, namespace: str) -> Selector:
     """Which endpoints a policy applies to; ``namespace`` is the policy's, "" if it is global. Raises InvalidSelector.
 
     In a global policy every all(), also that of ``selector``, means "in a namespace" as soon as ``namespace_selector``
     is given, else "with a service account" if ``accounts`` is; it does not include host endpoints then. In a namespaced
     policy all() is what it says. Source: upstream's conversion of both kinds for its agent.
     """
+    return finish(_policy_selecting(selector, namespace_selector, accounts, namespace))
+
+
+def _policy_selecting(selector: str, namespace_selector: str, accounts: str, namespace: str) -> Steps[Selector]:
     parts = [(yield from parsing_tree(selector))] if selector.strip() else []
     if namespace:
         parts.append(equals(NAMESPACE, namespace))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import Network
@@ -75,9 +75,10 @@ class SetChange:
 # -- policies ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyId:
-    """Also identifies a profile (kind "Profile"). ``namespace`` is "" for kinds without one."""
+class PolicyId(NamedTuple):
+    """Also identifies a profile (kind "Profile"). ``namespace`` is "" for kinds without one. A named tuple for the same
+    reason as a ResourceKey.
+    """
 
     kind: PolicyKind
     name: str

@@ -10,14 +10,12 @@ from cni_calico.ctl.encryption.between import describe_between
 from cni_calico.ctl.output.escaping import shown_lines
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
+from cni_calico.ctl.policy.host_records import HOST_PREFIX, TrafficEnd, host_records
 from cni_calico.ctl.policy.hosts import (
-    HOST_PREFIX,
     HostGate,
     HostVerdict,
-    TrafficEnd,
     asked_at,
     gates,
-    host_records,
     judge,
     read_tunnel,
     read_views,

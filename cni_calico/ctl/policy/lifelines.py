@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from cni_calico.ctl.listing import read_kind
+from cni_calico.ctl.policy.host_records import TrafficEnd, host_records
 from cni_calico.ctl.policy.hosts import (
     HostGate,
     HostVerdict,
-    TrafficEnd,
     asked_at,
     gates,
-    host_records,
     judge,
     read_views,
 )

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from cni_calico.ctl.addresses import addresses_of_node
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
-from cni_calico.ctl.policy.hosts import HOST_PREFIX, TrafficEnd, host_at, named_host
+from cni_calico.ctl.policy.host_records import HOST_PREFIX, TrafficEnd, host_at, named_host
 from cni_calico.ctl.policy.records import PolicyRecords, workload_name
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig

@@ -30,6 +30,7 @@ from cni_calico.policy.graph import Graph
 from cni_calico.policy.hosts import HostRecord, parse_host
 from cni_calico.policy.kubernetes import DEFAULT_ALLOW
 from cni_calico.policy.nodes import HOSTS, GraphRecord
+from cni_calico.policy.records import POLICY_KINDS
 from cni_calico.policy.sets import NODE
 from cni_calico.policy.wanted import PolicyId
 
@@ -37,6 +38,7 @@ _KUBERNETES = {
     ("networking.k8s.io/v1", "NetworkPolicy"): NETWORK_POLICY,
     ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"): CLUSTER_NETWORK_POLICY,
 }
+_WITH_RULES = frozenset((*POLICY_KINDS, "Profile"))
 
 
 def workload_name(key: ResourceKey, record: WorkloadEndpoint) -> str:
@@ -96,9 +98,12 @@ class PolicyRecords:
             for other, record in self.endpoints.items():
                 if record.ip_networks:
                     self._naming.setdefault((record.node, record.interface_name), []).append((other, record))
+        naming = self._naming.get((own.node, own.interface_name), ())
+        if len(naming) < 2:
+            return ""
         others = {
             f"{other.namespace}/{workload_name(other, record)}"
-            for other, record in self._naming.get((own.node, own.interface_name), ())
+            for other, record in naming
             if owner_of(other.namespace, record) != owner_of(key.namespace, own)
         }
         if not others or not own.ip_networks or not own.interface_name:
@@ -108,8 +113,8 @@ class PolicyRecords:
             "its alias decides whose it is, and without one that names a workload it is closed"
         )
 
-    def graph(self, chosen: Collection[ResourceKey]) -> Graph:
-        """The graph for these endpoints, whichever nodes they are on."""
+    def graph(self, chosen: Collection[ResourceKey], *, members: bool = True) -> Graph:
+        """The graph for these endpoints, whichever nodes they are on. ``members``: as for Graph."""
         names = {(key.namespace, key.name) for key in chosen if key.kind == "WorkloadEndpoint"}
         hosts: dict[tuple[str, str], list[HostRecord]] = {}
         for host in (self.host(key) for key in chosen if key.kind == HOSTS and key in self.records):
@@ -118,18 +123,17 @@ class PolicyRecords:
             lambda record: (record.metadata.namespace, record.metadata.name) in names,
             lambda host: host in hosts.get((host.node, host.interface), ()),
             alone=False,
+            members=members,
         )
         graph.set_budget(self.budget)
         for key, record in self.records.items():
-            graph.put(key, self.claimed.get(key) or self._parsed(key, record))
+            graph.put(key, self._parsed(key, record) if key.kind == HOSTS else self.claimed.get(key) or record)
         graph.flush()
         self.over_budget = dict(graph.over_budget)
         return graph
 
     def _parsed(self, key: ResourceKey, record: GraphRecord) -> GraphRecord:
         """A host endpoint as it is parsed; if it is not valid as it is, so that the graph says why."""
-        if key.kind != HOSTS:
-            return record
         try:
             return self.host(key)
         except ValueError:
@@ -152,8 +156,7 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
     for kind in kinds:
         for item in session.store.list(ResourceList(kind), session.deadline).items:
             if isinstance(item.key, ResourceKey):
-                _add(found, item.key, item.value, arguments.warn)
-                record = found.records.get(item.key)
+                record = _add(found, item.key, item.value, arguments.warn)
                 if isinstance(record, WorkloadEndpoint) and claims_addresses(item, record):
                     claiming[item.key] = record
     found.claimed = confirm(session, claiming, arguments.warn)
@@ -165,7 +168,7 @@ def load(session: Session, arguments: Namespace) -> PolicyRecords:
             _add(found, key, checked, arguments.warn)
     if any(key.kind == "HostEndpoint" for key in found.records):
         found.nodes.update(_read_nodes(session, arguments.warn))
-    if any(map(_asks_for_nodes, found.records.values())):
+    if any(_asks_for_nodes(record) for key, record in found.records.items() if key.kind in _WITH_RULES):
         for item in session.store.list(ResourceList(NODE), session.deadline).items:
             if isinstance(item.key, ResourceKey):
                 _add(found, item.key, item.value, arguments.warn)
@@ -237,16 +240,20 @@ def _parse_key(document: Mapping[str, Any], namespace: str) -> ResourceKey:
         raise InvalidConfig(e.message, details=f"known are {', '.join(known)}") from e
 
 
-def _add(found: PolicyRecords, key: ResourceKey, document: Document, warn: Callable[[object], None]) -> None:
+def _add(
+    found: PolicyRecords, key: ResourceKey, document: Document, warn: Callable[[object], None]
+) -> GraphRecord | None:
+    """The record; None: it cannot be read, or does not take part."""
     try:
         record, left_out = decode_record(key, document)
     except CorruptRecord as e:
         warn(e)
-        return
+        return None
     for why in left_out:
         warn(f"{describe(key)}: {why}")
     if record is None:
         found.records.pop(key, None)
-        return
+        return None
     found.records[key] = record
     found.documents[key] = document
+    return record

@@ -9,7 +9,14 @@ from typing import Any
 from cni_calico.ctl.output.escaping import shown_lines
 from cni_calico.ctl.output.values import TABLE, render_value
 from cni_calico.ctl.policy.claims import describe_unconfirmed, unconfirmed
-from cni_calico.ctl.policy.hosts import HOST_PREFIX, HostRecords, everywhere_on, host_records, named_host, overruled_by
+from cni_calico.ctl.policy.host_records import (
+    HOST_PREFIX,
+    HostRecords,
+    everywhere_on,
+    host_records,
+    named_host,
+    overruled_by,
+)
 from cni_calico.ctl.policy.named_ends import find_end
 from cni_calico.ctl.policy.records import PolicyRecords, load, workload_name
 from cni_calico.ctl.session import CommandFailed, Session
@@ -37,12 +44,12 @@ def show(session: Session, arguments: Namespace) -> str:
             raise CommandFailed(f"cannot show policies: no workload has {arguments.endpoint}")
         keys = [end.key]
     everywhere = (everywhere_on(every, every[key].node) for key in hosts)
-    graph = records.graph([*keys, *hosts, *(key for key in everywhere if key is not None)])
+    graph = records.graph([*keys, *hosts, *(key for key in everywhere if key is not None)], members=False)
     for key, why in graph.problems.items():
         arguments.warn(f"{describe(key)} is not in force: {why}")
     for warning in graph.facts.told_warnings():
         arguments.warn(warning)
-    for endpoint in sorted(keys, key=str):
+    for endpoint in sorted((key for key in keys if key in records.claimed), key=str):
         if claimed := unconfirmed(records.claimed.get(endpoint)):
             arguments.warn(describe_unconfirmed(f"{endpoint.namespace}/{records.endpoint(endpoint).pod}", claimed))
     wanted = graph.wanted()

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from cni_calico.ctl.addresses import addresses_of_node
 from cni_calico.ctl.ipam.records import read_pools
-from cni_calico.ctl.policy.hosts import host_records, read_views, tunnel_within
+from cni_calico.ctl.policy.host_records import host_records
+from cni_calico.ctl.policy.hosts import read_views, tunnel_within
 from cni_calico.ctl.policy.interfaces import NodeHosts, node_hosts
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.ctl.session import Session

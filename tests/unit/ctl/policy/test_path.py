@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from cni_calico.ctl.policy.hosts import TrafficEnd, gates, host_records, judge
+from cni_calico.ctl.policy.host_records import TrafficEnd, host_records
+from cni_calico.ctl.policy.hosts import gates, judge
 from cni_calico.ctl.policy.interfaces import node_hosts
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.model.keys import ResourceKey

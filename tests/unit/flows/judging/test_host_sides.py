@@ -9,7 +9,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from cni_calico.ctl.policy.hosts import TrafficEnd, gates, judge
+from cni_calico.ctl.policy.host_records import TrafficEnd
+from cni_calico.ctl.policy.hosts import gates, judge
 from cni_calico.ctl.policy.interfaces import NodeHosts
 from cni_calico.errors import KernelError
 from cni_calico.flows.deciders import Decider

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from cni_calico.ctl.policy.at_hosts.facts import KnownHosts
-from cni_calico.ctl.policy.hosts import HostRecords
+from cni_calico.ctl.policy.host_records import HostRecords
 from cni_calico.ctl.policy.interfaces import NodeHosts
 from cni_calico.ctl.policy.records import PolicyRecords
 from cni_calico.ctl.policy.replayed import Replay
