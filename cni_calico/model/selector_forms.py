@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from cni_calico.model.selectors import ALL, Selector, Tree, parse_selector
 
@@ -179,10 +178,11 @@ def requirements(tree: Tree) -> tuple[Requirement, ...]:
     return _combined(normal_form(tree))
 
 
-@lru_cache(maxsize=16384)
 def requirements_of(selector: Selector) -> tuple[Requirement, ...]:
-    """Those of a selector that is normalized."""
-    return _combined(selector.tree)
+    """Those of a selector that is normalized. They are kept in it: a cache would keep the selectors of what is gone."""
+    if selector.required is None:
+        selector.required = _combined(selector.tree)
+    return selector.required
 
 
 def _combined(tree: Tree) -> tuple[Requirement, ...]:

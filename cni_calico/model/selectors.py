@@ -60,12 +60,13 @@ class InvalidSelector(InvalidConfig):
 class Selector:
     """A parsed selector; equal texts give the same object. ``tree`` is its meaning (see ``Tree``)."""
 
-    __slots__ = ("_match", "text", "tree")
+    __slots__ = ("__weakref__", "_match", "required", "text", "tree")
 
     def __init__(self, text: str, tree: Tree) -> None:
         self.text = text
         self.tree = tree
         self._match: LabelMatcher | None = None  # made when it is needed: most are only parts of others
+        self.required: tuple[Any, ...] | None = None  # by ``selector_forms.requirements_of``
 
     def matches(self, labels: Labels) -> bool:
         if self._match is None:

@@ -249,6 +249,9 @@ def parse_net(item: Any, at: str, place: int) -> Network:
         raise Wrong(f"{at}[{place}]", "a network in CIDR notation, or an address", item) from e
 
 
+_LONG_LIST = 64  # a side with more networks and ports is not kept for the next rule that has it
+
+
 @lru_cache(maxsize=4096)
 def _shared(side: WantedSide) -> WantedSide:
     """The same object for all equal sides: many rules have the same ports."""
@@ -296,7 +299,8 @@ def _parsing_side(
         service_sets=_ids(service_sets),
         texts=_texts(raw, service),
     )
-    return side if side.set_ids() else _shared(side)
+    is_long = len(side.nets) + len(side.not_nets) + len(side.ports) + len(side.not_ports) > _LONG_LIST
+    return side if is_long or side.set_ids() else _shared(side)
 
 
 def _common_side(
@@ -314,7 +318,7 @@ def _common_side(
     if field != "selector" or not isinstance(value, str) or not 0 < len(value) < LONG:
         return None
     try:
-        side, source = _side_of_selector(value, namespace)
+        side, source = side_of_selector(value, namespace)
     except InvalidSelector:
         return None
     sources[source.id] = source
@@ -326,8 +330,8 @@ def _side_of_ports(ranges: PortRanges) -> WantedSide:
     return WantedSide(ports=ranges)
 
 
-@lru_cache(maxsize=4096)
-def _side_of_selector(selector: str, namespace: str) -> tuple[WantedSide, SetSource]:
+@lru_cache(maxsize=1024)
+def side_of_selector(selector: str, namespace: str) -> tuple[WantedSide, SetSource]:
     """Raises InvalidSelector."""
     selected = peer_selector(selector, "", "", (), "", namespace)
     assert selected is not None  # there is a selector

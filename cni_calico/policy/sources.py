@@ -2,6 +2,7 @@
 
 Rule: a source's ``id`` is derived from its content, so sources with equal meaning have equal ids, and rules of
 different policies share a set. The text at the start of an id is for people; the digest after it distinguishes sets.
+Equal selectors and sources are one object, which goes with the last rule that has it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from _blake2 import blake2b  # hashlib would load libcrypto
 from dataclasses import dataclass, field
 from functools import lru_cache
+from weakref import WeakValueDictionary
 
 from cni_calico.model.selector_forms import (
     NAMESPACE,
@@ -46,7 +48,7 @@ def _id(beginning: str, shown: str, *identity: str) -> str:
     return f"{beginning}{stem}{'-' if stem else ''}{digest(beginning, *identity)}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class SelectorSource:
     """The addresses and networks of all endpoints and network sets whose labels match."""
 
@@ -54,7 +56,7 @@ class SelectorSource:
     selector: Selector = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class NodeSource:
     """The addresses of all nodes whose labels match."""
 
@@ -62,7 +64,7 @@ class NodeSource:
     selector: Selector = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PortSource:
     """(address, protocol, port) of the endpoints with a port of one of these names; ``protocol`` None: TCP, UDP and
     SCTP.
@@ -89,16 +91,27 @@ class ServiceSource:
 SetSource = SelectorSource | NodeSource | PortSource | ServiceSource
 
 
-@lru_cache(maxsize=16384)
+# what some rule has: a cache would keep the selectors of what is gone, some 4 kB each
+_selector_sources: WeakValueDictionary[str, SelectorSource] = WeakValueDictionary()
+_node_sources: WeakValueDictionary[str, NodeSource] = WeakValueDictionary()
+_port_sources: WeakValueDictionary[tuple[str, PortNames, int | None], PortSource] = WeakValueDictionary()
+_peers: WeakValueDictionary[tuple[str, str, str, tuple[str, ...], str, str], Selector] = WeakValueDictionary()
+
+
 def selector_source(selector: Selector) -> SelectorSource:
     """``selector`` is normalized."""
-    return SelectorSource(_id("s-", selector.text, selector.text), selector)
+    found = _selector_sources.get(selector.text)
+    if found is None:
+        found = _selector_sources[selector.text] = SelectorSource(_id("s-", selector.text, selector.text), selector)
+    return found
 
 
-@lru_cache(maxsize=4096)
 def node_source(selector: Selector) -> NodeSource:
     """``selector`` is normalized."""
-    return NodeSource(_id("s-nodes-", selector.text, selector.text), selector)
+    found = _node_sources.get(selector.text)
+    if found is None:
+        found = _node_sources[selector.text] = NodeSource(_id("s-nodes-", selector.text, selector.text), selector)
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -108,13 +121,16 @@ def _identity(names: PortNames) -> tuple[str, str]:
     return (f"{first}-{len(more)}-more", f",{digest(first, *more)}") if more else (first, first)
 
 
-@lru_cache(maxsize=4096)
 def port_source(selector: Selector | None, names: PortNames, protocol: int | None) -> PortSource:
     """``selector`` is normalized; None: everything that has such a port. ``names``: at least one."""
     selector = EVERYTHING if selector is None else selector
-    first, distinct = _identity(names)
-    shown = first if selector is EVERYTHING else f"{first}-{selector.text}"
-    return PortSource(_id(PORT_SET, shown, selector.text, distinct, str(protocol)), selector, names, protocol)
+    found = _port_sources.get((selector.text, names, protocol))
+    if found is None:
+        first, distinct = _identity(names)
+        shown = first if selector.text == EVERYTHING.text else f"{first}-{selector.text}"
+        name = _id(PORT_SET, shown, selector.text, distinct, str(protocol))
+        found = _port_sources[selector.text, names, protocol] = PortSource(name, selector, names, protocol)
+    return found
 
 
 @lru_cache(maxsize=4096)
@@ -126,7 +142,6 @@ def service_source(namespace: str, name: str, with_ports: bool) -> ServiceSource
 # -- what a peer selects ----------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=16384)
 def peer_selector(
     selector: str, not_selector: str, namespace_selector: str, names: tuple[str, ...], accounts: str, namespace: str
 ) -> Selector | None:
@@ -137,7 +152,13 @@ def peer_selector(
     notSelector excludes is excluded as an endpoint or network set, by its labels: its addresses still match if another
     one that is selected has them. Raises InvalidSelector.
     """
-    return finish(_peer_selecting(selector, not_selector, namespace_selector, names, accounts, namespace))
+    key = (selector, not_selector, namespace_selector, names, accounts, namespace)
+    found = _peers.get(key)
+    if found is None:
+        found = finish(_peer_selecting(*key))
+        if found is not None:
+            _peers[key] = found
+    return found
 
 
 def peer_selecting(

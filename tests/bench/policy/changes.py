@@ -56,7 +56,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 ETCD = "http://127.0.0.1:2379"
 SIZES = {10: (5, 5, 20), 100: (10, 25, 1000), 1000: (50, 250, 10000)}  # policies -> apps, local, remote endpoints
-MEMORY = "/run"  # in memory, as /var/run/calico is
+MEMORY = "/dev/shm"  # in memory, as /var/run/calico is
 BURST = 100
 HOSTS = "+hosts"  # at the end of a contestant's name
 PROBED, JOINING = "10.65.0.1", "10.99.0.1"

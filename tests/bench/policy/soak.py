@@ -277,8 +277,8 @@ class Soak:
         self.figures.tampered += 1
         self.last_tampering = " ".join(command)
 
-    def objects(self, wanted: list[str] | None = None) -> list[str]:
-        """The rules with no policy but the first tier's, a line each: once they are as wanted, or stay as they are."""
+    def clear(self) -> None:
+        """Remove all but what stands since the start; the next beacons are turned off."""
         for key in sorted(self.policies | self.hosts):
             self.node.remove(key)
         self.policies.clear()
@@ -289,6 +289,10 @@ class Soak:
         self._on, self._host_labels = True, {}  # so that the next check turns them off
         if ("GlobalNetworkSet", "", "set") in self.node.documents:
             self.node.remove(("GlobalNetworkSet", "", "set"))
+
+    def objects(self, wanted: list[str] | None = None) -> list[str]:
+        """The rules with no policy but the first tier's, a line each: once they are as wanted, or stay as they are."""
+        self.clear()
         self.check()
         limit, lines = time.monotonic() + LIMIT_S, [""]
         while time.monotonic() < limit:  # what nobody refers to any more goes a moment later, as repairs do

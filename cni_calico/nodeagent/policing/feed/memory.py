@@ -30,8 +30,8 @@ from cni_calico.nodeagent.policing.feed.standins import stand_in_of
 from cni_calico.nodeagent.policing.gate import listed
 from cni_calico.policy.flushed import WaitsForMemory
 from cni_calico.policy.records import POLICY_KINDS, PolicyRecord
+from cni_calico.policy.rules import side_of_selector
 from cni_calico.policy.sets import NETWORK_SET
-from cni_calico.policy.sources import peer_selector, port_source, selector_source
 
 USABLE, RESERVE, DOCUMENTS = 0.8, 0.9, 0.5  # DOCUMENTS: up to here documents wait for their turn in memory
 _NAMESPACE_PART = 32  # a namespace's policies count as measured, not as estimated, up to this part of the limit
@@ -212,7 +212,7 @@ class MemoryGuard:
         """It holds up all threads, with millions of objects for seconds: at most _DROP_PART of the time."""
         begun = self._now()
         self._forget_cached()
-        for cached in (parse_selector, selector_source, port_source, peer_selector):
+        for cached in (parse_selector, side_of_selector):
             cached.cache_clear()
         collect_all()
         ended = self._now()

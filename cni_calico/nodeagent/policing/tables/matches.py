@@ -111,6 +111,7 @@ class _Nothing(Exception):
 
 
 ALWAYS: list[Match] = [()]
+_LONG = 64  # a list of networks with more is not kept for the next rule that has it
 
 
 # -- protocol ---------------------------------------------------------------------------------------------------------
@@ -253,9 +254,17 @@ def in_network(network: Network, is_source: bool, negated: bool = False) -> Matc
     return (test,) if network.prefixlen or negated else ()
 
 
-@lru_cache(maxsize=4096)
 def network_list(networks: tuple[Network, ...]) -> ListSet:
-    """``networks`` of one family, disjoint."""
+    """``networks`` of one family, disjoint. Of a long list each version would stay in memory."""
+    return _made_network_list(networks) if len(networks) > _LONG else _network_list(networks)
+
+
+@lru_cache(maxsize=4096)
+def _network_list(networks: tuple[Network, ...]) -> ListSet:
+    return _made_network_list(networks)
+
+
+def _made_network_list(networks: tuple[Network, ...]) -> ListSet:
     family = networks[0].version
     name = f"nets{family}-{digest(*networks)}"
     elements = frozenset(network.network_address.packed + network.broadcast_address.packed for network in networks)
