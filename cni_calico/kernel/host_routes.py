@@ -6,7 +6,7 @@ failures are reported. It uses the hand-encoded netlink of the call path: thousa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from errno import ENODEV, ENOENT, ESRCH
 from ipaddress import ip_address, ip_network
 
@@ -41,12 +41,18 @@ _BATCH = 100
 
 
 def read_host_routes(
-    deadline: Deadline, *, table: int = TABLE_MAIN, families: Iterable[int] = (4, 6)
+    deadline: Deadline,
+    *,
+    table: int = TABLE_MAIN,
+    families: Iterable[int] = (4, 6),
+    names: Mapping[int, str] | None = None,
 ) -> list[HostRoute]:
-    """Every route of the tables with this number, except local, broadcast and multicast routes."""
+    """Every route of the tables with this number, except local, broadcast and multicast routes. ``names``: those of the
+    interfaces by index, if somebody has just read them; an interface that is not among them is looked for.
+    """
     routes = []
     with Rtnl() as rtnl:
-        names = _names(rtnl, deadline)
+        known = _names(rtnl, deadline) if names is None else names
         for version in families:
             try:
                 payloads = rtnl.dump(list_routes(version, table=table), deadline)
@@ -55,7 +61,10 @@ def read_host_routes(
                     raise
                 continue  # a kernel without IPv6, or a table that nobody has used yet
             for payload in payloads:
-                route = _decode(payload, names, table)
+                route = _decode(payload, known, table)
+                if route is not None and not route.device and route.kind == KINDS[1] and known is names:
+                    known = _names(rtnl, deadline)
+                    route = _decode(payload, known, table)
                 if route is not None:
                     routes.append(route)
     return routes
@@ -66,7 +75,7 @@ def _names(rtnl: Rtnl, deadline: Deadline) -> dict[int, str]:
     return {link.ifindex: link.name for link in links}
 
 
-def _decode(payload: bytes, names: dict[int, str], table: int) -> HostRoute | None:
+def _decode(payload: bytes, names: Mapping[int, str], table: int) -> HostRoute | None:
     route = decode_route(payload)
     flags = int.from_bytes(payload[_FLAGS_AT : _FLAGS_AT + 4], "little")
     if route.kind not in KINDS or route.table != table or flags & RTM_F_CLONED:

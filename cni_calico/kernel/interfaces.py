@@ -7,13 +7,14 @@ hand-encoded netlink of the call path: a node with a thousand pods is dumped in 
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
 
 from cni_calico.deadline import Deadline
+from cni_calico.errors import LinkGone
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.addresses import AF_INET, AF_INET6, address_index, decode_address, list_addresses
-from cni_calico.kernel.netlink.links import decode_link, decode_listed, get_link, list_links
+from cni_calico.kernel.netlink.links import decode_link, get_link, list_links
 from cni_calico.kernel.netlink.routes import decode_route, list_routes
 from cni_calico.kernel.netlink.socket import Rtnl
 from cni_calico.model.host import HostInterface
@@ -32,15 +33,25 @@ def read_interfaces(deadline: Deadline) -> tuple[HostInterface, ...]:
         return _with_addresses(payloads, rtnl.dump(list_addresses(0), deadline))
 
 
-def read_named_interfaces(
-    names: Collection[str], deadline: Deadline
-) -> tuple[tuple[HostInterface, ...], Mapping[int, str]]:
-    """(those of these interfaces that exist, the names of all by index). Raises KernelError."""
+def read_named_interfaces(names: Iterable[str], deadline: Deadline) -> tuple[HostInterface, ...]:
+    """Those of these interfaces that exist; each is asked for, however many others there are. Raises KernelError."""
+    payloads: list[bytes] = []
     with Rtnl() as rtnl:
-        payloads = {decode_listed(payload): payload for payload in rtnl.dump(list_links(), deadline)}
-        by_index = {link.ifindex: link.name for link in payloads}
-        asked = [payload for link, payload in payloads.items() if link.name in names]
-        return _with_addresses(asked, rtnl.dump(list_addresses(0), deadline) if asked else ()), by_index
+        for outcome in rtnl.submit([get_link(name) for name in names], deadline):
+            if outcome.error is None:
+                payloads += outcome.replies
+            elif not isinstance(outcome.error, LinkGone):
+                raise outcome.error
+        return _with_addresses(payloads, rtnl.dump(list_addresses(0), deadline) if payloads else ())
+
+
+def read_interface_name(index: int, deadline: Deadline) -> str:
+    """Of the interface with this index, "" if there is none. Raises KernelError."""
+    with Rtnl() as rtnl:
+        try:
+            return decode_link(rtnl.one(get_link(index), deadline)).name
+        except LinkGone:
+            return ""
 
 
 def _with_addresses(listed: Sequence[bytes], addresses: Iterable[bytes]) -> tuple[HostInterface, ...]:

@@ -7,7 +7,7 @@ without addresses counts as absent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from errno import EADDRNOTAVAIL, EEXIST, ENODEV, ENOENT
 from functools import partial
 from ipaddress import ip_address
@@ -16,7 +16,7 @@ from typing import Any
 from cni_calico import faults
 from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
-from cni_calico.kernel.interfaces import read_interfaces, read_named_interfaces
+from cni_calico.kernel.interfaces import read_interface_name, read_interfaces, read_named_interfaces
 from cni_calico.kernel.netlink import wire
 from cni_calico.kernel.netlink.addresses import ADDR_ADD, IFA_F_NODAD, set_neighbour
 from cni_calico.kernel.netlink.links import IFLA_INFO_DATA, IFLA_LINKINFO, LINK_SET, get_link
@@ -43,16 +43,13 @@ _NTF_SELF = 0x02
 
 def read_tunnels(names: Collection[str], deadline: Deadline) -> dict[str, TunnelDevice]:
     """The devices with these names that exist, of whatever kind they are. Raises KernelError."""
-    asked, by_index = read_named_interfaces(names, deadline)
-    interfaces = {interface.name: interface for interface in asked}
     found = {}
-    for name in names:
-        interface = interfaces.get(name)
-        if interface is not None:
-            data = _vxlan_data(interface.index, deadline) if interface.kind == "vxlan" else {}
-            device = _device(interface, data, by_index)
-            if interface.kind != "ipip" or device.up or device.address:
-                found[name] = device
+    for interface in read_named_interfaces(names, deadline):
+        data = _vxlan_data(interface.index, deadline) if interface.kind == "vxlan" else {}
+        parent = wire.number(data.get(_LINK))
+        device = _device(interface, data, read_interface_name(parent, deadline) if parent else "")
+        if interface.kind != "ipip" or device.up or device.address:
+            found[interface.name] = device
     return found
 
 
@@ -65,7 +62,7 @@ def _vxlan_data(index: int, deadline: Deadline) -> dict[int, bytes]:
     return wire.attributes(wire.attributes(found.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_DATA, b""))
 
 
-def _device(interface: HostInterface, data: dict[int, bytes], by_index: Mapping[int, str]) -> TunnelDevice:
+def _device(interface: HostInterface, data: dict[int, bytes], parent: str) -> TunnelDevice:
     held = [address.ip for address in interface.addresses if not address.ip.is_link_local]
     vxlan = interface.kind == "vxlan"
     local = data.get(_LOCAL) or data.get(_LOCAL6)
@@ -75,7 +72,7 @@ def _device(interface: HostInterface, data: dict[int, bytes], by_index: Mapping[
         mtu=interface.mtu,
         address=held[0] if held else None,
         more_addresses=len(held) > 1,
-        parent=by_index.get(wire.number(data.get(_LINK)), ""),
+        parent=parent,
         local=ip_address(local) if local else None,
         vni=wire.number(data.get(_ID)),
         port=int.from_bytes(data.get(_PORT, b""), "big"),

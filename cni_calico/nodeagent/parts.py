@@ -28,7 +28,8 @@ from cni_calico.nodeagent.bgp.config.snapshot import parse_bgp_environment
 from cni_calico.nodeagent.bgp.facts import BIRD_MAKES_ROUTES
 from cni_calico.nodeagent.bgp.keeper import BgpKeeper
 from cni_calico.nodeagent.bgp.reporter import Reporter
-from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.felix import FelixSettings
+from cni_calico.nodeagent.context.felix_parser import FelixParser
 from cni_calico.nodeagent.context.kinds import NOT_CHANGED
 from cni_calico.nodeagent.context.kubernetes import ApiNode
 from cni_calico.nodeagent.context.recording import flow_limits, names_all, recorded_flows
@@ -68,6 +69,7 @@ class Parts:
         self._chosen, self.stopping = felix.chosen, felix.stopping
         self._agent, policy, environ = felix.plane, felix.policy, felix.given
         self._log = self.context.log
+        self._parser = FelixParser(felix.environ)
         settings = self.context.settings
         self._metrics = Metrics(felix.numbers, settings.run_dir, settings.state_dir)
         self._http_servers = HttpServers(self._log)
@@ -268,7 +270,7 @@ class Parts:
     def _use_only(self, snapshot: Snapshot) -> None:
         if self._tunnels is not None:
             self._tunnels.use(snapshot)
-        given = parse_felix(self._felix.environ, snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped)
+        given = self._parser.parse(snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped)
         self._bgp.use(snapshot, **_told_bgp(given.settings))
 
     def _note_routes(self, bird: bool) -> None:

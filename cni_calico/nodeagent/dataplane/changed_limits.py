@@ -128,6 +128,8 @@ def with_limits_of(
     endpoints: Sequence[WorkloadEndpoint], records: Mapping[Key, WorkloadEndpoint]
 ) -> Sequence[WorkloadEndpoint]:
     """These endpoints with the limits that their records have; the same sequence if they have them already."""
+    if not any(one.qos_controls for one in (*endpoints, *records.values())):
+        return endpoints
     now = {_name(one): one for one in records.values()}
     newer = {i: now[_name(one)].qos_controls for i, one in enumerate(endpoints) if _name(one) in now}
     changed = {i: limits for i, limits in newer.items() if limits != endpoints[i].qos_controls}

@@ -6,7 +6,7 @@ compares) or how it is made (apply.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, collapse_addresses, ip_network
 from typing import Any
@@ -57,6 +57,7 @@ class Desired:
     ``held``: devices that have to wait: if they are there, they are left as they are.
     ``guard_is_off``: it was read that encryption is not mandatory, also that nothing else selects this node.
     ``lacking``: by device name, why a tunnel device that a pool asks for cannot be described yet.
+    ``links``: the names of the interfaces that it was made for, by index; None: they have to be read.
     """
 
     devices: dict[str, TunnelDevice] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Desired:
     encryption: tuple[DesiredEncryption, ...] = ()
     guard: DesiredGuard | None = None
     guard_is_off: bool = False
+    links: Mapping[int, str] | None = None
 
 
 def desired_state(
@@ -153,6 +155,7 @@ def desired_state(
         encryption=encryption,
         guard=guard,
         guard_is_off=not felix.wireguard_strict and own is not None and not unread,
+        links={interface.index: interface.name for interface in interfaces},
     )
 
 

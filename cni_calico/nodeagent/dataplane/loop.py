@@ -31,7 +31,8 @@ from cni_calico.model.resources import IPPool
 from cni_calico.nodeagent.bgp.facts import BIRD_MAKES_ROUTES
 from cni_calico.nodeagent.context.agent import Context
 from cni_calico.nodeagent.context.configurations import Scoped
-from cni_calico.nodeagent.context.felix import FelixSettings, Parameters, parse_felix
+from cni_calico.nodeagent.context.felix import FelixSettings, Parameters
+from cni_calico.nodeagent.context.felix_parser import FelixParser
 from cni_calico.nodeagent.dataplane.changed_limits import ChangedLimits
 from cni_calico.nodeagent.dataplane.desired import (
     Desired,
@@ -101,7 +102,7 @@ class DataplaneLoop:
         self.numbers = numbers
         self.facts: dict[str, Any] = {}  # what other parts add to the status
         self._context = context
-        self._environ = environ
+        self._felix = FelixParser(environ)
         self._on_snapshot = on_snapshot
         self._on_tunnels = on_tunnels
         self._engine = _EngineView(policing, policing_stalled_s, policies)
@@ -308,18 +309,16 @@ class DataplaneLoop:
     def _makes_routes(
         self, pools: Sequence[IPPool], felix_node: FelixSpec, felix_default: FelixSpec, scoped: Scoped
     ) -> bool:
-        felix, _ = self._decide_writer(parse_felix(self._environ, felix_node, felix_default, scoped).settings)
+        felix, _ = self._decide_writer(self._felix.parse(felix_node, felix_default, scoped).settings)
         if is_enabled(felix) or not felix.internal_driver:  # a driver is told every route
             return True
         return makes_routes((*pools, *self._switching.others), felix, self._context.settings.backend)
 
     def _has_floating(self, felix: FelixParts) -> bool:
-        return parse_felix(self._environ, *felix).settings.floating_ips == "Enabled"
+        return self._felix.parse(*felix).settings.floating_ips == "Enabled"
 
     def _parameters(self, snapshot: Snapshot) -> FelixSettings:
-        parsed: Parameters = parse_felix(
-            self._environ, snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped
-        )
+        parsed: Parameters = self._felix.parse(snapshot.felix_node, snapshot.felix_default, snapshot.felix_scoped)
         felix, contradiction = self._decide_writer(parsed.settings)
         self._said.say("parameters", (*parsed.warnings, *filter(None, [contradiction])), "warning")
         self._said.say("missing", parsed.errors, "error")

@@ -16,6 +16,7 @@ _FIRST_S = 0.2  # before the first pass
 REST = 9  # passes that go on and on use a tenth of a processor
 CREDIT_S = 0.2  # so much of one they may use at once, after a rest: three passes with 250 workloads
 GATHER_S = 0.01  # changes that come together are handled in one pass
+SHARE = 4  # passes that follow one another on credit use a fifth of a processor
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 1.0  # without credit
 _NEVER = float("inf")
 
@@ -73,5 +74,5 @@ class PassRest:
         rested = max(0.0, self._owed_s - (now - self._as_of) / (REST + 1))
         self._owed_s, self._as_of = rested + used_s, now
         if self._owed_s <= CREDIT_S:
-            return GATHER_S
+            return min(self._least_s, max(GATHER_S, SHARE * used_s)) if rested else GATHER_S
         return min(MAX_INTERVAL_S, max(self._least_s, REST * used_s))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""What a changed policy or local endpoint takes of the processor, thread by thread of an agent; agents take turns.
+"""What a changed policy, member or local endpoint takes of the processor, thread by thread; agents take turns.
 
-    change_threads.py [--policies 100] [--repeat 40] [--blocks 4] [--settle 15] NAME=COMMAND [NAME=COMMAND ...]
+    change_threads.py [--policies 100] [--parts policy,joins,endpoints] [--repeat 40] [--blocks 4] [--settle 15]
+                      NAME=COMMAND [NAME=COMMAND ...]
 
-The cluster is that of changes.py, whose parts ``policy`` and ``endpoints`` are done; COMMAND gets ETCD and NODE in its
+The cluster is that of changes.py, whose parts are done; COMMAND gets ETCD and NODE in its
 environment, ``ours`` alone stands for the sources. The kernel's schedstat counts, before and after each block; the
 threads of a process come in the order in which they were started. Needs root and an etcd.
 """
@@ -25,15 +26,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.bench.policy.changes import AGENT, prepared
 
-PARTS = {"policy": ("policy put ms",), "endpoints": ("local put ms", "local deleted ms")}
+PARTS = {
+    "policy": ("policy put ms",),
+    "joins": ("remote joins ms", "remote leaves ms"),
+    "endpoints": ("local put ms", "local deleted ms"),
+}
 AFTERWARDS_S = 0.2  # what a change leaves to be done
 CPU = "CPU ms"
 
 
-def thread_ms(pid: int) -> list[float]:
-    """What each thread has had of the processor."""
-    tasks = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda task: int(task.name))
-    return [int((task / "schedstat").read_text().split()[0]) / 1e6 for task in tasks]
+def thread_ms(pid: int) -> dict[int, float]:
+    """What each thread has had of the processor, by its number."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            found[int(task.name)] = int((task / "schedstat").read_text().split()[0]) / 1e6
+    return dict(sorted(found.items()))
 
 
 def serve(turns: Connection, policies: int, command: list[str], settle_s: float) -> None:
@@ -50,14 +58,14 @@ def serve(turns: Connection, policies: int, command: list[str], settle_s: float)
             getattr(bench, name)(repeat)
             time.sleep(AFTERWARDS_S)
             after = thread_ms(bench.agent.process.pid)
-            before += [0.0] * (len(after) - len(before))
-            cost = [(now - then) / (2 * repeat) for now, then in zip(after, before, strict=True)]
+            cost = [(now - before.get(thread, 0.0)) / (2 * repeat) for thread, now in after.items()]
             turns.send({CPU: cost, **{figure: bench.samples[figure] for figure in PARTS[name]}})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policies", type=int, default=100)
+    parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--repeat", type=int, default=40)
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--settle", type=float, default=15.0, help="seconds after the start")
@@ -74,7 +82,7 @@ def main() -> None:
             spawn.Process(target=serve, args=(theirs, chosen.policies, command, chosen.settle)).start()
             theirs.close()
             pipes[name].recv()
-        for part in PARTS:
+        for part in chosen.parts.split(","):
             measure(part, pipes, chosen)
     finally:
         for pipe in pipes.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -327,6 +328,10 @@ def test_another_tables_routes(host_with_routes: Namespace) -> None:
         return [route for route in found if not route.dst.is_link_local]
 
     before = of_others()
+    assert {route.device for route in before} == {"eth0"}
+    for names in ({}, {1: "lo"}):  # what somebody has read before an interface came
+        found = host_with_routes.call(partial(read_host_routes, names=names), soon())
+        assert [route for route in found if not route.dst.is_link_local] == before
     assert host_with_routes.call(_table, [], []) == ([], [])
     failed, found = host_with_routes.call(_table, list(TABLE), [])
     assert not failed and set(found) == set(TABLE)

@@ -37,7 +37,7 @@ class Routes:
         if not desired.routes_enabled:
             done.unrouted = frozenset()
             return
-        actual = host_routes.read_host_routes(deadline)
+        actual = host_routes.read_host_routes(deadline, names=desired.links)
         planned = plan_routes(desired.routes, actual, felix)
         conflicts = select_conflicts(planned.add, desired.routes, actual, felix)
         done.failed += [f"cannot add route {route}: the host has {there}" for route, there in conflicts.items()]

@@ -1,8 +1,12 @@
 """FELIX_ parameters: environment before node.<name> before default before built-in; nothing is ignored silently."""
 
+from copy import copy
+
 import pytest
 
+from cni_calico.nodeagent.context.configurations import Scoped
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
+from cni_calico.nodeagent.context.felix_parser import FelixParser
 
 
 def test_built_in():
@@ -20,6 +24,17 @@ def test_precedence_is_by_parameter():
     assert parsed.settings.health_port == 9199
     assert parsed.settings.ipv6_support is False
     assert parsed.warnings == ()
+
+
+def test_what_has_not_changed_is_not_parsed_again():
+    environ, own = {"FELIX_HEALTHPORT": "9199"}, {"vxlanMTU": 1300}
+    parser = FelixParser(environ)
+    first = parser.parse(None, None)
+    assert first == parse_felix(environ) and parser.parse(None, None) is first
+    for given in ((own, None), (None, own), (None, None, Scoped("edge", own)), (own, {"vxlanMTU": 1200})):
+        found = parser.parse(*given)
+        assert found == parse_felix(environ, *given) and parser.parse(*map(copy, given)) is found
+        assert found.settings.vxlan_mtu == 1300
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from cni_calico.nodeagent.dataplane.pass_schedule import (
     PENDING_S,
     RETRY_FIRST_S,
     RETRY_LAST_S,
+    SHARE,
     PassRest,
     PassSchedule,
 )
@@ -90,6 +91,15 @@ def test_a_change_that_comes_alone_is_not_waited_with() -> None:
         assert rest.pause_s(1000.0 + i, 0.08) == GATHER_S
     pauses = [rest.pause_s(1100.0 + i * GATHER_S, 0.003) for i in range(100)]
     assert pauses[0] == GATHER_S and pauses[-1] == MIN_INTERVAL_S
+
+
+@pytest.mark.parametrize("used_s", [0.004, 0.01, 0.02])
+def test_passes_that_follow_one_another_on_credit_use_a_fifth_of_a_processor(used_s: float) -> None:
+    rest, now, used = PassRest(), 1000.0, 0.0
+    while used + used_s < CREDIT_S:
+        now, used = now + used_s, used + used_s
+        now += rest.pause_s(now, used_s)
+    assert used <= (now - 1000) / (SHARE + 1) + used_s
 
 
 def test_a_full_resync_lets_no_change_wait(timed_passes: Timed) -> None:

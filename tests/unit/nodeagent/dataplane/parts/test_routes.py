@@ -25,7 +25,7 @@ UPSTREAMS = HostRoute(ip_network("10.65.1.5/32"), "calia", scope="link", protoco
 
 def applied(monkeypatch: pytest.MonkeyPatch, failures: list[tuple[HostRoute, KernelError]]) -> Pass:
     """A pass on a kernel that has no route and refuses some."""
-    monkeypatch.setattr(host_routes, "read_host_routes", lambda deadline: [])
+    monkeypatch.setattr(host_routes, "read_host_routes", lambda deadline, *, names: [])
     monkeypatch.setattr(host_routes, "apply_host_routes", lambda add, remove, deadline: failures)
     done = Pass()
     desired = Desired(routes=frozenset((POD, FABRIC)))

@@ -89,7 +89,9 @@ class Host:
             self.writes.append(f"peer {one.public_key[0]}{' removed' if one.remove else allowed}")
         self.written()
 
-    def _read(self, deadline: Deadline, *, table: int = TABLE_MAIN, families: Any = (4, 6)) -> list[HostRoute]:
+    def _read(
+        self, deadline: Deadline, *, table: int = TABLE_MAIN, families: Any = (4, 6), names: Any = None
+    ) -> list[HostRoute]:
         return [route for route in self.tables[table] if route.dst.version in families]
 
     def _apply(self, add: Any, remove: Any, deadline: Deadline, *, table: int = TABLE_MAIN) -> list[Any]:
