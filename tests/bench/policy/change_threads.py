@@ -17,7 +17,6 @@ import statistics
 import sys
 import time
 from contextlib import suppress
-from itertools import chain
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -100,7 +99,7 @@ def measure(part: str, pipes: dict[str, Connection], chosen: argparse.Namespace)
     for name, blocks in found.items():
         total = statistics.median(sum(block[CPU]) for block in blocks)
         threads = ", ".join(f"{number}: {cost:.2f}" for number, cost in enumerate(blocks[-1][CPU]) if cost > 0.03)
-        values = {figure: chain.from_iterable(block[figure] for block in blocks) for figure in PARTS[part]}
+        values = {figure: [one for block in blocks for one in block[figure]] for figure in PARTS[part]}
         said = ", ".join(f"{figure} {statistics.median(its):.1f}" for figure, its in values.items())
         print(f"{chosen.policies} policies, {part}, {name}: {CPU} {total:.2f} ({threads}); {said}", flush=True)
 
