@@ -249,9 +249,6 @@ def parse_net(item: Any, at: str, place: int) -> Network:
         raise Wrong(f"{at}[{place}]", "a network in CIDR notation, or an address", item) from e
 
 
-_LONG_LIST = 64  # a side with more networks and ports is not kept for the next rule that has it
-
-
 @lru_cache(maxsize=4096)
 def _shared(side: WantedSide) -> WantedSide:
     """The same object for all equal sides: many rules have the same ports."""
@@ -299,8 +296,8 @@ def _parsing_side(
         service_sets=_ids(service_sets),
         texts=_texts(raw, service),
     )
-    is_long = len(side.nets) + len(side.not_nets) + len(side.ports) + len(side.not_ports) > _LONG_LIST
-    return side if is_long or side.set_ids() else _shared(side)
+    listed = len(side.nets) + len(side.not_nets) + len(side.ports) + len(side.not_ports)
+    return side if listed > 64 or side.set_ids() else _shared(side)  # long ones would outlive their rules
 
 
 def _common_side(
