@@ -287,7 +287,7 @@ class _Addition:
             named_after_pod=self.attachment.orchestrator == KUBERNETES,
             rivals=lambda: read_rivals(self.task.fresh_store, self.attachment, deadline),
         )
-        with Borrowed(services.host) as host:
+        with services.making_links(), Borrowed(services.host) as host:
             site = Site(host, self.netns, services.log)
             try:
                 links = create_links(plan, site, undo, deadline, existing)

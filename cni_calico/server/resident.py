@@ -40,6 +40,7 @@ from cni_calico.server.connections import CallRequest
 from cni_calico.server.exhaustion import Exhaustion
 from cni_calico.server.metrics import CniMetrics, add_backends, count_sizes
 from cni_calico.server.policy_waits import TOO_MANY_WAIT, PolicyWaits
+from cni_calico.server.turns import LinkTurn
 from cni_calico.shortage import shortage_of
 
 LINKS_AT_ONCE = 64
@@ -69,6 +70,7 @@ class Resident:
         self._worker = _Worker()
         self._own_root = _identity("/", "/proc/self/ns/mnt")
         self.links: Batcher[LinkRemoval, None] = Batcher(self._remove_links, limit=LINKS_AT_ONCE)
+        self.turn = LinkTurn()
         self.waits = PolicyWaits(max(1, int(calls_at_once * WAITING_SHARE)))
         descriptors.raise_limit()
         self.meanwhile = SideThreads(calls_at_once, "cni-meanwhile")
@@ -257,6 +259,11 @@ class ResidentServices(Services):
     def waiting(self) -> Iterator[Callable[[], bool]]:
         with self._resident.waits.one() as must_end:
             yield must_end
+
+    @contextmanager
+    def making_links(self) -> Iterator[None]:
+        with self._resident.turn.taken():
+            yield
 
     def leave(self) -> None:
         """Called when the call is over."""

@@ -267,6 +267,11 @@ class Services:
         """
         yield bool
 
+    @contextmanager
+    def making_links(self) -> Iterator[None]:
+        """While a call sets up its interfaces."""
+        yield
+
     def require_caller(self) -> None:
         """Raises TryAgain if nobody waits for the answer any more: what the call did now would have no owner."""
 
