@@ -8,6 +8,7 @@ asked for what.
 from __future__ import annotations
 
 import atexit
+import base64
 import ctypes
 import json
 import shutil
@@ -169,10 +170,15 @@ class Cluster:
 
     def empty(self, root: str = CRD_ROOT) -> None:
         """Delete every record of Calico's, its agents' election, and every node and pod; a server that has ended by
-        itself is started again first.
+        itself is started again first. What is there the server's etcd says at once: a list of each kind costs each
+        test a tenth of a second of the processor.
         """
         self.revive()
-        for plural in plurals_of(root):
+        group = root.split("/")[2]
+        held = self.held(f"{group}/", "minions/", "pods/", "leases/kube-system/calico-janitor")
+        for plural in sorted(
+            {key.split("/")[1] for key in held if key.startswith(f"{group}/")} & set(plurals_of(root))
+        ):
             path = f"{root}/{plural}"
             found = self.request("GET", path)["items"]
             for namespace in {obj["metadata"].get("namespace", "") for obj in found}:
@@ -181,14 +187,30 @@ class Cluster:
                 metadata = obj["metadata"]
                 at = f"{root}/namespaces/{metadata['namespace']}/{plural}" if "namespace" in metadata else path
                 self.request("PUT", f"{at}/{metadata['name']}", {**obj, "metadata": {**metadata, "finalizers": []}})
-        for path in ("/api/v1/nodes", "/api/v1/pods"):
-            for obj in self.request("GET", path)["items"]:
-                self.delete_pod(obj) if "namespace" in obj["metadata"] else self.request(
-                    "DELETE", f"{path}/{obj['metadata']['name']}"
-                )
-        leases = "/apis/coordination.k8s.io/v1/leases"
-        for _ in self.request("GET", f"{leases}?fieldSelector=metadata.name%3Dcalico-janitor")["items"]:
-            self.request("DELETE", leases.replace("leases", "namespaces/kube-system/leases/calico-janitor"))
+        for kind, _, name in (key.partition("/") for key in held):
+            if kind == "pods":
+                namespace, _, pod = name.partition("/")
+                self.delete_pod({"metadata": {"namespace": namespace, "name": pod}})
+            elif kind == "minions":
+                self.request("DELETE", f"/api/v1/nodes/{name}")
+            elif kind == "leases":
+                self.request("DELETE", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-janitor")
+
+    def held(self, *prefixes: str) -> list[str]:
+        """The keys below these that the server's etcd has, without "/registry/"."""
+        reads = []
+        for prefix in prefixes:
+            first = f"/registry/{prefix}".encode()
+            ends = (first, first[:-1] + bytes([first[-1] + 1]))
+            key, end = (base64.b64encode(one).decode() for one in ends)
+            reads.append({"request_range": {"key": key, "range_end": end, "keys_only": True}})
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.etcd_port}/v3/kv/txn", json.dumps({"success": reads}).encode(), method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            answers = json.load(answer)["responses"]
+        keys = [item["key"] for one in answers for item in one["response_range"].get("kvs", ())]
+        return [base64.b64decode(key).decode().removeprefix("/registry/") for key in keys]
 
     def delete_pod(self, obj: dict[str, Any]) -> None:
         metadata = obj["metadata"]
