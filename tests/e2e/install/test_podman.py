@@ -21,6 +21,11 @@ HOST = r"""
 set -eu
 mount --make-rprivate /
 umount /sys/fs/cgroup/unified 2>/dev/null || :  # with both hierarchies crun starts nothing
+mount -t tmpfs none /mnt
+for d in etc opt var; do  # directories that are made to mount something on them are not made on the machine itself
+  mkdir -p /mnt/$d/upper /mnt/$d/work
+  mount -t overlay overlay -o lowerdir=/$d,upperdir=/mnt/$d/upper,workdir=/mnt/$d/work /$d
+done
 for d in /var/lib/containers /var/cache/containers /etc/cni /run /var/lib/calico /etc/calico /var/log /opt/cni; do
   mkdir -p $d; mount -t tmpfs none $d
 done
