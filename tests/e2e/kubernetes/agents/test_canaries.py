@@ -135,6 +135,7 @@ def environment(node: KubeNode) -> dict[str, str]:
         "CALICO_NODENAME_FILE": f"{node.root}/state/nodename",
         "CALICO_BIRD_CONFIG_DIR": f"{node.root}/bird",
         "CALICO_DISABLE_FILE_LOGGING": "false",
+        "FELIX_ENDPOINTSTATUSPATHPREFIX": f"{node.root}/run",
         "FELIX_LOGSEVERITYSCREEN": "debug",
         "FELIX_LOGSEVERITYFILE": "debug",
         "FELIX_PROMETHEUSMETRICSENABLED": "true",
