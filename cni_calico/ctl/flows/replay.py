@@ -10,7 +10,6 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from cni_calico.ctl.flows.places import open_place
@@ -27,6 +26,7 @@ from cni_calico.ctl.policy.told_labels import told_labels_for
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
 from cni_calico.flows.query import FlowQuery
+from cni_calico.regular import open_regular
 
 _LINE, _MOST_ROWS, _DAY_S = 1 << 20, 200, 86400.0
 _HEAD = "Network sets and services are as now, labels as recorded."
@@ -105,12 +105,9 @@ def read_flows(arguments: Namespace, environ: Mapping[str, str]) -> Iterator[dic
 
 def _of_file(name: str) -> Iterator[dict[str, Any]]:
     """A line for each flow, as ``calicoctl flows --aggregate -o jsonl`` writes it."""
-    if not Path(name).is_file():
-        why = "it is no file" if Path(name).exists() else "there is no such file"
-        raise InvalidConfig(f"cannot read {name}: {why}")
     number = 0
     try:
-        with open(name, "rb") as file:
+        with open(open_regular(name), "rb") as file:
             while line := file.readline(_LINE):
                 number += 1
                 document = json.loads(line)

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cni_calico.bounded import MANIFEST_BYTES, parse_json
+from cni_calico.ctl.input.directories import find_files
 from cni_calico.ctl.input.files import read_file
 from cni_calico.ctl.input.nearest import did_you_mean
 from cni_calico.errors import InvalidConfig
 from cni_calico.model.documents.resources import API_VERSION
 from cni_calico.model.keys import NAMESPACED_KINDS, PLURALS, ResourceKey
 
-SUFFIXES = (".yaml", ".yml", ".json")
 DEFAULT_NAMESPACE = "default"
 
 
@@ -128,16 +128,8 @@ def read_files(name: str, stdin: str, *, recursive: bool = False) -> list[dict[s
     """The documents of a file, of a directory's files, or of ``stdin`` (name "-"). Raises InvalidConfig."""
     if name == "-":
         return list(split_lists(parse_documents(stdin, "standard input")))
-    from pathlib import Path
-
-    path = Path(name)
-    if path.is_dir():
-        found = path.rglob("*") if recursive else path.glob("*")
-        paths = sorted(p for p in found if p.suffix in SUFFIXES and p.is_file())
-    else:
-        paths = [path]
     documents: list[dict[str, Any]] = []
-    for one in paths:
-        text = read_file(str(one), limit=MANIFEST_BYTES)
-        documents.extend(split_lists(parse_documents(text, str(one))))
+    for path in find_files(name, recursive=recursive):
+        text = read_file(path, limit=MANIFEST_BYTES)
+        documents.extend(split_lists(parse_documents(text, path)))
     return documents

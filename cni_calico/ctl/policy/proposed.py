@@ -9,10 +9,10 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE, SUFFIXES, read_files
+from cni_calico.ctl.input.directories import SUFFIXES, find_files
+from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE, read_files
 from cni_calico.ctl.policy.at_hosts.facts import KnownHosts, read_host_facts
 from cni_calico.ctl.policy.records import PolicyRecords, load, read_policy_file
 from cni_calico.ctl.session import Session
@@ -110,8 +110,7 @@ def read_proposed(session: Session | None, arguments: Namespace, made: MakesReco
 def _require_files(names: Iterable[str]) -> None:
     """A directory of nothing is a mistyped one: it would change nothing, or everything."""
     for name in names:
-        path = Path(name)
-        if path.is_dir() and not any(one.suffix in SUFFIXES for one in path.rglob("*")):
+        if name != "-" and not find_files(name, recursive=True):
             raise InvalidConfig(f"cannot read {name}: no file in it has a name that ends with {', '.join(SUFFIXES)}")
 
 
@@ -216,13 +215,7 @@ def _is_same(one: GraphRecord | None, other: GraphRecord) -> bool:
 
 def documents_of(name: str, stdin: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Documents with the file that each is of; of a directory those of all files below it."""
-    path = Path(name)
-    if name != "-" and not path.exists():
-        raise InvalidConfig(f"cannot read {name}: there is no such file or directory")
-    files = [name]
-    if name != "-" and path.is_dir():
-        files = [str(one) for one in sorted(path.rglob("*")) if one.suffix in SUFFIXES and one.is_file()]
-    for file in files:
+    for file in [name] if name == "-" else find_files(name, recursive=True):
         for document in read_files(file, stdin):
             yield ("standard input" if file == "-" else file), document
 

@@ -91,7 +91,7 @@ def test_a_network_set_changes_whom_a_rule_lets_in(offline):
 
 def test_a_directory_that_is_missing_is_refused(capsys):
     assert run(["policy", "diff", "--dir", "/nonexistent", "--with", "/nonexistent"], {}) == 2
-    assert "there is no such file or directory" in capsys.readouterr().err
+    assert "No such file or directory" in capsys.readouterr().err
 
 
 def test_with_a_datastore_a_file_is_applied_to_what_is_stored(calicoctl, tmp_path):
