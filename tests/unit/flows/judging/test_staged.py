@@ -14,7 +14,7 @@ from cni_calico.flows.judging.staged import MOST_COUNTED, OTHERS, StagedFlows
 from cni_calico.flows.names import EndName
 from cni_calico.flows.records import DENIED, FlowRecord
 from cni_calico.policy.judge.staged import StagedResult
-from cni_calico.policy.wanted import PolicyId, Wanted, WantedSide
+from cni_calico.policy.wanted import PolicyId, Wanted, WantedPolicy, WantedRule, WantedSide
 from tests.unit.flows.judging.test_agreement import ALLOW_80, RULE_0, key
 from tests.unit.policy.judge.test_bounds import HERE, POLICY, THERE, ports, wanted_with
 
@@ -77,6 +77,32 @@ def test_what_would_be_decided() -> None:
     )
     pending = staged.flows.pending(record(82), True)
     assert pending is not None and (pending[0].index, pending[0].action, pending[0].name) == (END, "Deny", "p")
+
+
+def without_policy() -> Wanted:
+    """As ``stagedAction: Delete`` makes it: a profile decides."""
+    profile = PolicyId("Profile", "kns.a")
+    wanted = wanted_with()
+    rules = WantedPolicy(profile, "", ingress=(WantedRule("Allow"),), egress=(WantedRule("Allow"),))
+    group = replace(wanted.classes["c"], ingress=(), profiles=(profile,))
+    return replace(wanted, policies={profile: rules}, classes={"c": group})
+
+
+def test_what_removing_an_enforced_policy_would_do() -> None:
+    """It is told, counted for the staged policy that deletes it, and exported as what would decide instead."""
+    staged = Staged(without_policy())
+    found = staged.flows.describe(record(81, flags=DENIED, denied_by=301, ingress=0), None, NAME)
+    assert found is not None and (found["verdict"], found["changes"]) == ("allowed", True)
+    assert [one["said"] for one in found["decided"]] == ["ingress: profile kns.a rule 0"]
+    assert found["policies"] == [{"policy": LABEL, "result": "changed"}]
+    same = staged.flows.describe(record(80), None, NAME)
+    assert same is not None and (same["verdict"], same["changes"], same["policies"]) == ("allowed", False, [])
+    end = Decider("GlobalNetworkPolicy", "", "p", "default", True, END, "Deny")
+    for sport in range(3):
+        staged.flows.count(key(sport, 81), end)
+    staged.flows.count(key(1, 80), RULE_0)
+    assert staged.flows.status()["staged"] == {LABEL: {"changed": 3}}
+    assert staged.flows.pending(record(81), True) == (Decider("Profile", "", "kns.a", "", True, 0, "Allow"), [])
 
 
 def test_what_is_not_known_is_unknown() -> None:
