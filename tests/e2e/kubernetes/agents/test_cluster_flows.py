@@ -130,6 +130,34 @@ def test_two_nodes_are_one_answer(flow_nodes: TwoNodes, capsys: pytest.CaptureFi
     assert "there is no calico-node on worker-9" in capsys.readouterr().err
 
 
+def test_a_replay_of_all_nodes_flows(flow_nodes: TwoNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the labels that each node has recorded of its own pods, which have none now."""
+    document: dict[str, Any] = {"apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy"}
+    document |= {"metadata": {"name": "closed", "namespace": "shop"}}
+    document["spec"] = {"selector": "app == 'db'", "types": ["Ingress"], "ingress": []}
+    (tmp_path / "closed.yaml").write_text(json.dumps(document))
+    sides = both_sides(40001, rule("ingress", "shop", "db", 1))
+    sides[0]["source"]["labels"], sides[1]["destination"]["labels"] = {"app": "web"}, {"app": "db"}
+    for recorder, side in zip(flow_nodes.recorders, sides, strict=True):
+        recorder.flows = [side]
+
+    def replayed(*words: str) -> tuple[int, dict[str, Any]]:
+        asked = ["policy", "replay", "--with", str(tmp_path / "closed.yaml"), "-o", "json", *words]
+        code = run([*asked, "--kubeconfig", flow_nodes.kube.kubeconfig("admin-token")], dict(os.environ))
+        return code, json.loads(capsys.readouterr().out)
+
+    code, found = replayed()
+    (change,) = found["changes"]
+    assert (code, change["traffic"], change["connections"], found["byLabelsOfNow"]) == (1, "tcp/5432", 1, 0), found
+    assert change["after"] == "DENIED at the end of tier default" and not found["uncertain"]
+    code, found = replayed("--node", "worker-1")  # which has no name for the other end: it is who has the address now
+    assert (code, found["changes"], found["unchanged"], found["byLabelsOfNow"]) == (0, [], 1, 1)
+    flow_nodes.recorders[0].close()
+    code, found = replayed()
+    assert code == 2 and any("node worker-1 did not answer" in one for one in found["unreadable"])
+    flow_nodes.recorders[0].open()
+
+
 def test_services_are_followed_for_their_names(kube: Cluster, tmp_path: Path) -> None:
     kube.ensure_namespace("shop")
     known, store = NamedServices(str(tmp_path)), kube.store()

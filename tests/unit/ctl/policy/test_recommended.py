@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cni_calico.ctl.main import run
-from tests.unit.ctl.policy.shop import PODS, POLICIES, endpoints_file, flow, pods, write, write_flows
+from tests.unit.ctl.policy.shop import PODS, POLICIES, endpoints_file, flow, pod, pods, write, write_flows
 
 Recommends = Callable[..., tuple[int, str, str]]
 OUTSIDE = {"kind": "address", "ip": "192.0.2.7"}
@@ -72,6 +72,28 @@ def test_addresses_outside(recommends: Recommends) -> None:
     assert {"nets": ["192.0.2.7/32", "192.0.2.8/32"], "ports": [443]} in egress
     assert {"selector": "who == 'partners'", "ports": [443]} in egress and len(egress) == 2
     assert len(found["recommended-db"]["spec"]["egress"]) == 2
+
+
+def test_peers_of_other_namespaces(recommends: Recommends) -> None:
+    """Workloads, and what a global network set has: each selects only who was meant, and what was recorded is kept."""
+    ends = [*pods(), {**PARTNERS, "kind": "GlobalNetworkSet", "metadata": {**PARTNERS["metadata"], "namespace": ""}}]
+    for number, (name, space) in enumerate((("web-1", "other"), ("scan-1", "other"), ("web-1", "third")), 20):
+        one = pod(number, name, name[:-2])
+        metadata = {**one["metadata"], "namespace": space}
+        metadata["labels"] = {**metadata["labels"], "projectcalico.org/namespace": space}
+        ends.append({**one, "metadata": metadata, "spec": {**one["spec"], "profiles": [f"kns.{space}"]}})
+    web = {"kind": "pod", "namespace": "other", "name": "web-1", "ip": "10.65.0.20"}
+    flows = [flow("", "db-0", sender=web), flow("db-0", "", port=443, to={"ip": "198.51.100.9"})]
+    code, out, err = recommends(flows, endpoints=ends)
+    assert code == 0 and "2 recorded connections stay as they are" in err and "would be" not in err, err
+    db = documents(out)["recommended-db"]["spec"]
+    (ingress,) = db["ingress"]
+    assert ingress["source"] == {"selector": "app == 'web'", "namespaceSelector": "projectcalico.org/name == 'other'"}
+    assert db["egress"][0]["destination"] == {
+        "selector": "who == 'partners'",
+        "namespaceSelector": "global()",
+        "ports": [443],
+    }
 
 
 def test_labels_as_recorded(recommends: Recommends) -> None:

@@ -277,6 +277,18 @@ def test_whose_labels_are_those_of_now_is_said(replayed):
     assert out.splitlines()[0] == "Network sets and services are as now, labels as recorded."
 
 
+@pytest.mark.parametrize("command", ["replay", "diff", "recommend"])
+def test_a_node_that_did_not_answer_is_trouble(tmp_path, capsys, command):
+    """What it has seen nobody knows: nothing is called unchanged."""
+    old, ends = write(tmp_path / "old.yaml", POLICIES["database"]), endpoints_file(tmp_path)
+    ending = {"end": True, "unanswered": {"n2": "it sleeps"}}
+    lines = write_flows(tmp_path / "flows.jsonl", flow("web-1", "db-0"), ending)
+    change = ["-n", "shop"] if command == "recommend" else ["--with", old]
+    assert run(["policy", command, "--dir", old, *change, "--endpoints", ends, "--flows", lines], {}) == 2
+    said = "".join(capsys.readouterr())
+    assert "n2 did not answer" in said
+
+
 def test_no_flow_is_not_taken_for_no_change(replayed):
     code, out, _ = replayed([POLICIES["database"]], [CLOSED], [])
     assert code == 0 and out.splitlines()[-1] == "No flow was recorded: nothing was judged."

@@ -30,5 +30,11 @@ def test_the_best_known_label_is_enough() -> None:
     assert shortest_selector(frozenset(), []) == "all()"
 
 
+def test_what_an_owner_gives_each_pod_tells_no_workloads_apart() -> None:
+    its_own = ["pod-template-hash", "controller-revision-hash"]
+    its_own += ["statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"]
+    assert stable_labels({"app": "db", **{name: f"db-{n}" for n, name in enumerate(its_own)}}) == {("app", "db")}
+
+
 def test_labels_that_no_selector_can_name_are_left_out() -> None:
     assert stable_labels({"a b": "c", "app": "x\n", "k": "'\"", "ok": "it's"}) == {("ok", "it's")}
