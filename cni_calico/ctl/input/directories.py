@@ -14,7 +14,7 @@ from typing import NoReturn
 from cni_calico.errors import InvalidConfig
 
 SUFFIXES = (".yaml", ".yml", ".json")
-_Identity = tuple[int, int]
+_FileNumber = tuple[int, int]
 
 
 def find_files(name: str, *, recursive: bool) -> list[str]:
@@ -22,19 +22,19 @@ def find_files(name: str, *, recursive: bool) -> list[str]:
     status = _status(name)
     if not stat.S_ISDIR(status.st_mode):
         return [name]
-    found: dict[_Identity, str] = {}
-    for path in sorted(_files_below(name, {_identity(status)}, recursive=recursive), key=lambda one: one.split("/")):
-        found.setdefault(_identity(_status(path)), path)
+    found: dict[_FileNumber, str] = {}
+    for path in sorted(_files_below(name, {_number_of(status)}, recursive=recursive), key=lambda one: one.split("/")):
+        found.setdefault(_number_of(_status(path)), path)
     return list(found.values())
 
 
-def _files_below(top: str, seen: set[_Identity], *, recursive: bool) -> Iterator[str]:
+def _files_below(top: str, seen: set[_FileNumber], *, recursive: bool) -> Iterator[str]:
     """``seen``: directories, each of which is gone into once."""
     for here, directories, names in os.walk(top, onerror=_refuse, followlinks=True):
         yield from (os.path.join(here, one) for one in names if os.path.splitext(one)[1] in SUFFIXES)
         below = sorted(directories) if recursive else []
-        new = {_identity(_status(os.path.join(here, one))): one for one in reversed(below)}
-        directories[:] = [one for identity, one in new.items() if identity not in seen]
+        new = {_number_of(_status(os.path.join(here, one))): one for one in reversed(below)}
+        directories[:] = [one for number, one in new.items() if number not in seen]
         seen |= new.keys()
 
 
@@ -45,7 +45,7 @@ def _status(path: str) -> os.stat_result:
         _refuse(e)
 
 
-def _identity(status: os.stat_result) -> _Identity:
+def _number_of(status: os.stat_result) -> _FileNumber:
     return status.st_dev, status.st_ino
 
 

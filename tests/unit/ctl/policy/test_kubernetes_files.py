@@ -54,7 +54,7 @@ WRONG = [
 
 
 @pytest.fixture
-def differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def compared_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """(status, output, errors) of a comparison with a file of this policy."""
     sides = ["--dir", write(tmp_path / "old.yaml"), "--endpoints", endpoints_file(tmp_path)]
 
@@ -66,26 +66,28 @@ def differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 @pytest.mark.parametrize(("document", "at", "value"), WRONG)
-def test_what_is_wrong_is_named(differs: Any, document: dict[str, Any], at: tuple[Any, ...], value: Any) -> None:
+def test_what_is_wrong_is_named(compared_with: Any, document: dict[str, Any], at: tuple[Any, ...], value: Any) -> None:
     made = copy.deepcopy(document)
     place: Any = made
     for step in at[:-1]:
         place = place.setdefault(step, {}) if isinstance(place, dict) else place[step]
     place[at[-1]] = value
-    code, out, err = differs(made)
+    code, out, err = compared_with(made)
     assert (code, out) == (2, "") and str(at[-2 if at[-1] in (0, "matchExpressions") else -1]) in err
     assert "error with" in err and "\x1b" not in err
 
 
-def test_what_is_right_is_compared(differs: Any) -> None:
-    code, out, err = differs({**POLICY, "status": {}, "metadata": {**POLICY["metadata"], "managedFields": [{"x": 1}]}})
+def test_what_is_right_is_compared(compared_with: Any) -> None:
+    code, out, err = compared_with(
+        {**POLICY, "status": {}, "metadata": {**POLICY["metadata"], "managedFields": [{"x": 1}]}}
+    )
     assert (code, err) == (1, "") and "ingress tcp 0-5431,5433-65535" in out
-    code, out, err = differs(CLUSTER)
+    code, out, err = compared_with(CLUSTER)
     assert (code, err) == (1, "") and "DENIED by rule 1 of KubernetesClusterNetworkPolicy closed" in out
 
 
-def test_another_version_is_told_which_there_are(differs: Any) -> None:
-    code, _, err = differs({**POLICY, "apiVersion": "extensions/v1beta1"})
+def test_another_version_is_told_which_there_are(compared_with: Any) -> None:
+    code, _, err = compared_with({**POLICY, "apiVersion": "extensions/v1beta1"})
     assert code == 2 and "known are projectcalico.org/v3, networking.k8s.io/v1 for Kubernetes' NetworkPolicy" in err
 
 
