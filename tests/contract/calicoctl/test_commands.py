@@ -214,6 +214,8 @@ REFUSED = {
     ("policy diff", "--dir"): "give them with --endpoints",
     ("policy diff", "--endpoints"): "--dir is missing",
     ("policy diff", "--since"): "there is no recorder",
+    **{("policy diff", option): "--since is missing" for option in ("--host", "--node")},
+    **{("policy replay", option): "not beside --flows" for option in ("--host", "--node", "--since")},
     ("policy replay", "--dir"): "give them with --endpoints",
     ("policy replay", "--endpoints"): "--dir is missing",
     ("policy replay", "--without"): "there is no such policy",
