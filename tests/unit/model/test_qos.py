@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.model.qos import BOUNDS, DSCP, PREFIX, parse_qos
+
+NEEDS = {
+    **{name: {"Bandwidth": "1M"} for name in ("Burst", "Peakrate")},
+    "Minburst": {"Bandwidth": "1M", "Peakrate": "2M"},
+    "PacketBurst": {"PacketRate": "1k"},
+}
 
 
 def read(**fields: str) -> tuple[dict[str, int], str]:
@@ -53,6 +60,30 @@ def test_what_is_no_limit_is_left_out() -> None:
         found, said = read(ingressBandwidth=text)
         assert not found and f"expected a quantity from 1000 to 1000000000000000, got {text!r}; it is left out" in said
     assert "other is not one that pods have" in read(other="1")[1]
+
+
+@pytest.mark.parametrize("name", [*BOUNDS, "dscp"])
+@pytest.mark.parametrize(
+    ("text", "is_much"),
+    [
+        *[
+            (text, False)
+            for text in ("", "-5", "-1" + "0" * 30, "NaN", "nan", "Infinity", "[1000]", '{"a": 1}', "0x10")
+        ],
+        *[("1" + "0" * 30, True), ("1e30", True), ("9" * 2**20, True)],
+    ],
+    ids=lambda value: str(value)[:9],
+)
+def test_each_with_each_of_what_people_write_wrongly(name: str, text: str, is_much: bool) -> None:
+    """Much counts as the most there is; the rest is no limit. What belongs to another one comes with it."""
+    way, _, kind = name.partition("gress")
+    least = {f"{way}gress{needed}": value for needed, value in NEEDS.get(kind, {}).items()}
+    found, said = read(**least, **{name: text})
+    if is_much and name != "dscp":
+        assert found[name] == BOUNDS[name][1] and "it counts as" in said
+    else:
+        assert name not in found and found.keys() == least.keys() and "it is left out" in said
+    assert len(said) < 600 and "\n" not in said
 
 
 def test_what_says_nothing_alone_is_left_out() -> None:
