@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -48,7 +50,14 @@ def metrics(moving_node: KubeNode, veth: str, address: str) -> list[str]:
     return [line.split(" metric ")[1].split()[0] if " metric " in line else "0" for line in lines]
 
 
+def received_bits(moving_node: KubeNode, veth: str) -> int:
+    """What the pod may receive in a second, 0: as much as it likes."""
+    shown = json.loads(moving_node.host.run("tc", "-j", "qdisc", "show", "dev", veth).stdout)
+    return 8 * sum(one["options"]["rate"] for one in shown if one["kind"] == "tbf")
+
+
 def test_a_machine_comes(moving_node: KubeNode, make_pod_ns: MakeNamespace) -> None:
+    """And what its pod's annotations ask for is in force whenever they change."""
     machines, pod_ns = Machines(moving_node.kube, moving_node.namespace), make_pod_ns()
     instance = machines.run("vm", alone=True)
     handle = f"k8s-pod-network.vmi.{moving_node.namespace}.vm"
@@ -87,4 +96,13 @@ def test_a_machine_comes(moving_node: KubeNode, make_pod_ns: MakeNamespace) -> N
         # it moves on: nothing of this node is elevated any more
         machines.migrate("vm", "next", "Running", sourcePod=target)
         assert metrics(moving_node, veth, address) == ["1024"]
+
+        annotation = "qos.projectcalico.org/ingressBandwidth"
+        for change, bits in (
+            (f"{annotation}=1.5M", 1_500_000),
+            (f"{annotation}=2e6", 2_000_000),
+            (f"{annotation}-", 0),
+        ):
+            moving_node.kube.kubectl("annotate", "-n", moving_node.namespace, "--overwrite", "pod", target, change)
+            until(partial(lambda bits: received_bits(moving_node, veth) == bits, bits), f"{bits} bit/s", 60)
     store.close()
