@@ -17,6 +17,7 @@ ALIAS_PREFIX, SIGNED_PREFIX = "cni-calico:", "cni-calico/2:"  # of aliases witho
 ALIAS_MAX = 255  # IFALIASZ less the terminating zero, in bytes
 IFNAME_MAX = 15  # IFNAMSIZ less the terminating zero
 NETWORK_NAME_MAX = 250
+STICKY, IDENTITY = "cni-calico.io/sticky", "cni-calico.io/identity"  # annotations for addresses that outlast a pod
 CHECK_PREFIX = "calico-check-"  # of what ``calicoctl cluster check`` makes, and removes
 SHORT_ID = 12
 _LOGGED_DIGITS, _LOGGED_MAX = 13, 40

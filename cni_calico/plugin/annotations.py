@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from cni_calico.cni.netconf import NetConf
 from cni_calico.errors import FeatureDisabled, InvalidAnnotation
 from cni_calico.model.documents.fields import brief
+from cni_calico.model.names import IDENTITY, STICKY
 from cni_calico.model.qos import parse_qos
 from cni_calico.model.resources import Address, Network
 
 ParsedAnnotation = TypeVar("ParsedAnnotation")
 
 PREFIX = "cni.projectcalico.org/"
-STICKY, IDENTITY = "cni-calico.io/sticky", "cni-calico.io/identity"
 _SHOWN_MAX = 120
 _IDENTITY_MAX = 63
 _ENDS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789")

@@ -17,13 +17,12 @@ from cni_calico.ipam.lost.leaks import (
     KeptHolding,
     LostEndpoint,
     LostNode,
-    Pod,
-    has_let_go,
     kubernetes_name,
     reduce_block,
     reduce_endpoint,
 )
 from cni_calico.ipam.lost.packing import pack, unpack
+from cni_calico.ipam.lost.pods import Pod, has_let_go
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, BlockKey, HandleKey, Key, ResourceKey
 from cni_calico.model.kubernetes.pods import ENDPOINT

@@ -14,7 +14,8 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import CorruptRecord
 from cni_calico.ipam.lost import leaks
 from cni_calico.ipam.lost.endpointed import Endpointed
-from cni_calico.ipam.lost.leaks import BlockFacts, Holding, KeptHolding, Pod
+from cni_calico.ipam.lost.leaks import BlockFacts, Holding, KeptHolding
+from cni_calico.ipam.lost.pods import Pod, has_let_go, parse_pod
 from cni_calico.ipam.view import stored
 from cni_calico.model.documents import codec
 from cni_calico.model.keys import AffinityKey, AffinityList, BlockKey, ResourceKey, ResourceList
@@ -72,7 +73,7 @@ class FreshFacts:
         """Such an address may be in use on any node. Raises CorruptRecord."""
         if holding.pod and self.kubernetes is not None:
             found = self.kubernetes.pod(holding.namespace, holding.pod, "", self.deadline)
-            if found is not None and not leaks.has_let_go(found):
+            if found is not None and not has_let_go(found):
                 return True
         return self.everybody(self.deadline).may_have(holding)
 
@@ -83,7 +84,7 @@ class FreshFacts:
     def _read(self, namespace: str, name: str, node: str) -> Pod | None:
         assert self.kubernetes is not None
         found = self.kubernetes.pod(namespace, name, "", self.deadline)
-        return None if found is None else leaks.parse_pod(found, self._kubernetes_node(node))
+        return None if found is None else parse_pod(found, self._kubernetes_node(node))
 
     def _kubernetes_node(self, node: str) -> str | None:
         """A node's Kubernetes name: in a separate datastore the names may differ."""

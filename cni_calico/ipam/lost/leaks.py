@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from ipaddress import ip_network
 from sys import intern
 from typing import Any, Protocol
 
 from cni_calico.ipam.lost.bare import is_bare, parse_bare_handle
 from cni_calico.ipam.lost.kept import read_kept
+from cni_calico.ipam.lost.pods import Pod
 from cni_calico.ipam.share import INTERFACE
 from cni_calico.model.keys import ResourceKey
-from cni_calico.model.kubernetes.pods import CONTAINER_ID, POD_IP, pod_networks
+from cni_calico.model.lasting import LastingKind
 from cni_calico.model.names import short_id
 from cni_calico.model.resources import Address, Attribute, Block, Network, Node, WorkloadEndpoint
 from cni_calico.model.timestamps import parse_rfc3339
@@ -175,15 +175,6 @@ class BlockFacts:
     claimed_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """A pod that exists, and the sandbox it runs in; ``container_id`` is "" if that is unknown."""
-
-    container_id: str = ""
-    addresses: frozenset[Address] = frozenset()
-    has_let_go: bool = False
-
-
 class Known(Protocol):
     """What is known of the cluster; it may be out of date."""
 
@@ -230,9 +221,16 @@ def judge(subject: Subject, known: Known, block: Callable[[Network], BlockFacts 
 
 def judge_kept(kept: KeptHolding, known: Known) -> str:
     """Why nobody will use a kept address any more; "" if a pod has it, or its identity may come again."""
-    if not known.knows_pods or any(known.has_pod(kept.namespace, pod, node) for node, pod in kept.owners):
+    if not known.knows_pods or any(_may_use(kept, pod, node, known) for node, pod in kept.owners):
         return ""
     return known.why_over(kept)
+
+
+def _may_use(kept: KeptHolding, pod: str, node: str, known: Known) -> bool:
+    if kept.kind != LastingKind.STATEFUL:
+        return known.has_pod(kept.namespace, pod, node)
+    found = known.pod(kept.namespace, pod, node)
+    return found is not None and not found.has_others(kept.address)  # the next pod has the last one's name
 
 
 def judge_holding(holding: Holding, known: Known) -> str:
@@ -366,33 +364,6 @@ def kubernetes_name(node: Node) -> str:
 def reduce_endpoint(endpoint: WorkloadEndpoint) -> Pod:
     """What an endpoint says about its pod."""
     return Pod(endpoint.container_id, frozenset(network.network_address for network in endpoint.ip_networks))
-
-
-def has_let_go(obj: Mapping[str, Any]) -> bool:
-    """Whether a pod will never use its addresses again: it was evicted, or has run to its end and its DEL is done."""
-    status, annotations = obj.get("status") or {}, (obj.get("metadata") or {}).get("annotations") or {}
-    if status.get("phase") == "Failed" and status.get("reason") == "Evicted":
-        return True
-    return status.get("phase") in ("Failed", "Succeeded") and annotations.get(POD_IP) == ""
-
-
-def parse_pod(obj: Mapping[str, Any], node: str | None) -> Pod | None:
-    """What a pod object in Kubernetes says.
-
-    None if the pod is on a node other than the one that Kubernetes calls ``node`` (None: that name is unknown). A pod
-    that is on no node yet, or whose annotations are missing or cannot be read, says nothing.
-    """
-    bound = (obj.get("spec") or {}).get("nodeName") or ""
-    if bound and node is not None and bound != node:
-        return None
-    annotations = (obj.get("metadata") or {}).get("annotations") or {}
-    if has_let_go(obj):
-        return Pod(has_let_go=True)
-    try:
-        addresses = frozenset(ip_network(text).network_address for text in pod_networks(obj))
-    except ValueError:
-        return Pod()
-    return Pod(str(annotations.get(CONTAINER_ID) or "") if bound else "", addresses)
 
 
 def kind_of(subject: Subject) -> str:

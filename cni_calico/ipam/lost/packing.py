@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
 
-from cni_calico.ipam.lost.leaks import Pod
+from cni_calico.ipam.lost.pods import Pod
 from cni_calico.model.resources import Address
 
 _LET_GO, _HEX, _SIZED = 1, 2, 4

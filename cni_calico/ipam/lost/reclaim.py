@@ -37,10 +37,10 @@ from cni_calico.ipam.lost.leaks import (
     LostBlock,
     LostEndpoint,
     LostNode,
-    Pod,
     Subject,
     SurplusBlock,
 )
+from cni_calico.ipam.lost.pods import Pod
 from cni_calico.ipam.lost.surplus import is_spare, judge_surplus
 from cni_calico.ipam.release import drop_idle_handle, leave_emptied, release_in_block
 from cni_calico.ipam.view import stored

@@ -200,7 +200,7 @@ def pods_of(task: Task) -> HasPod | None:
         return None
 
     def has_pod(namespace: str, name: str) -> bool:
-        from cni_calico.ipam.lost.leaks import has_let_go
+        from cni_calico.ipam.lost.pods import has_let_go
 
         try:
             pod = task.kubernetes.pod(namespace, name, "", task.deadline)

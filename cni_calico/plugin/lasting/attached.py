@@ -6,7 +6,7 @@ DEL never fails for want of what KubeVirt says: then the addresses stay, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -57,9 +57,25 @@ def assign_kept(
         if undo is not None:
             undo.callback(_give_back, task, lasting, handle_id, owner, fresh.__contains__)
         wanted = replace(request, handle_id=handle_id, attributes=owner)
-        assigned = lasting.take(wanted, deadline, may_take=may_take, fits=fits)
+        unfit: set[Address] = set()
+
+        def is_fit(address: Address) -> bool:
+            if not fits(address):
+                unfit.add(address)
+            return address not in unfit
+
+        assigned = lasting.take(wanted, deadline, may_take=may_take, fits=is_fit)
+        if unfit:
+            task.log.warning(
+                f"{attachment.namespace}/{attachment.workload} no longer has {_listed(unfit)}, which {identity} kept: "
+                f"no pool that it names contains that; now it has {_listed(item.address for item in assigned)}"
+            )
         fresh.update(item.address for item in assigned if not item.held)
     return _given(task, assigned)
+
+
+def _listed(addresses: Iterable[Address]) -> str:
+    return ", ".join(sorted(map(str, addresses)))
 
 
 def _anyone(owners: AddressOwners) -> None:

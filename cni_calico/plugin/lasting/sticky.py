@@ -13,14 +13,14 @@ from cni_calico.datastore.kubernetes.kubevirt import owner_named
 from cni_calico.datastore.kubernetes.objects import KubernetesObjects
 from cni_calico.errors import InvalidAnnotation, TryAgain
 from cni_calico.ipam.assign import AssignRequest
-from cni_calico.ipam.lost.leaks import has_let_go
+from cni_calico.ipam.lost.pods import has_let_go
 from cni_calico.ipam.share import INTERFACE
 from cni_calico.model import names
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.lasting import CONTAINER, IDENTITY, STICKY, AddressOwners, Identity, LastingKind
+from cni_calico.model.names import IDENTITY as ANNOTATION
+from cni_calico.model.names import STICKY as WISH
 from cni_calico.model.resources import Address, IPPool
-from cni_calico.plugin.annotations import IDENTITY as ANNOTATION
-from cni_calico.plugin.annotations import STICKY as WISH
 from cni_calico.plugin.annotations import PodRequest
 from cni_calico.plugin.attachment import KUBERNETES, PLAIN, Attachment
 from cni_calico.plugin.call.task import Task

@@ -131,6 +131,11 @@ def test_a_pod_that_is_made_again(sticky_pods: Pods, ask_calicoctl: Callable[...
         # another of the set has another; one that does not want it any more an ordinary one
         pods.create("web-1", web, sticky="true")
         assert pods.add("web-1") != first
+        pods.end("web-1")
+        pods.node.apply("IPPool", "elsewhere", {"cidr": "10.99.0.0/16", "blockSize": 26})
+        pods.create("web-1", web, sticky="true", **{"cni.projectcalico.org/ipv4pools": '["elsewhere"]'})
+        assert pods.add("web-1").startswith("10.99.")
+        assert "no pool that it names contains that; now it has 10.99." in (pods.node.root / "cni.log").read_text()
         pods.end("web-0")
         pods.create("web-0", web, sticky="false")
         assert pods.add("web-0") != first
@@ -193,7 +198,7 @@ def test_what_is_over_is_released(sticky_pods: Pods, tmp_path: Path) -> None:
         instance = machines.run("vm")
         launcher = machines.create_pod(instance, "1", "node1")
         pods.add(launcher)
-        sets = {name: pods.stateful(name, 2) for name in ("stays", "scaled", "goes", "kept")}
+        sets = {name: pods.stateful(name, 2) for name in ("stays", "scaled", "goes", "kept", "bored")}
         for name, each in sets.items():
             pods.create(f"{name}-1", each, sticky="keep" if name == "kept" else "true")
             pods.add(f"{name}-1")
@@ -209,10 +214,13 @@ def test_what_is_over_is_released(sticky_pods: Pods, tmp_path: Path) -> None:
         assert kept() == held
         kube.request("DELETE", f"{SETS}/goes")
         kube.request("DELETE", f"{SETS}/kept")
+        pods.create("bored-1", sets["bored"])  # the annotation has been taken away
+        pods.add("bored-1")
+        pods.create("stays-1", sets["stays"], sticky="true")  # has not been added yet
         found = kube.request("GET", f"{SETS}/scaled")
         kube.request("PUT", f"{SETS}/scaled", {**found, "spec": {**found["spec"], "replicas": 1}})
         stack.enter_context(hasty_janitor(kube, tmp_path))
-        released = {"calnet.sts.space.goes.1", "calnet.sts.space.scaled.1"}
+        released = {f"calnet.sts.space.{name}.1" for name in ("goes", "scaled", "bored")}
         until(lambda: kept() == held - released, f"what is over is released: {kept()}", 60)
         machines.delete(INSTANCES, "vm")
         machines.delete(MACHINES, "vm")
@@ -222,5 +230,5 @@ def test_what_is_over_is_released(sticky_pods: Pods, tmp_path: Path) -> None:
         asked = {(verb, what) for verb, what in requests if verb == "get"}
         kinds = {"virtualmachines", "virtualmachineinstances", "statefulsets", "namespaces"}
         assert kinds <= {what for _, what in asked}
-        kube.request("DELETE", f"{SETS}/stays")
-        kube.request("DELETE", f"{SETS}/scaled")
+        for name in ("stays", "scaled", "bored"):
+            kube.request("DELETE", f"{SETS}/{name}")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cni_calico.ipam.lost.leaks import Pod
 from cni_calico.ipam.lost.packing import pack, unpack
+from cni_calico.ipam.lost.pods import Pod
 
 ADDRESSES = st.one_of(st.integers(0, 2**32 - 1).map(IPv4Address), st.integers(0, 2**128 - 1).map(IPv6Address))
 CONTAINERS = st.one_of(
