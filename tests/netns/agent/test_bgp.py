@@ -542,8 +542,8 @@ def test_a_node_whose_backend_changes(tmp_path: Path, bundle: Path) -> None:
             node.more["CALICO_NETWORKING_BACKEND"] = backend
             node.run().until_ready()
             until(lambda: not (own_blocks(node, 4) | own_blocks(node, 6)), "BIRD's routes go", 30)
+            until(lambda: not (node.root / "bird" / "bird.cfg").exists(), "its configuration goes last", 30)
             assert not bird or not Path(f"/proc/{bird}").exists()
-            assert not (node.root / "bird" / "bird.cfg").exists()
             assert node.calico_node("-bird-live", check=False).returncode == 0, "there is no BIRD to be alive"
             for address in pod.addresses:
                 assert node.ns.run("ping", "-c1", "-W2", address, check=False).returncode == 0
