@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cni_calico.flows.live import FlowStore
-from cni_calico.flows.records import FlowRecord
+from cni_calico.flows.records import FlowRecord, record_from
+from cni_calico.flows.ring import Ring
+from cni_calico.flows.stores import RecordRow
 from cni_calico.flows.sums import FlowSums
 
 _MOST = 4_000  # records that have changed, with what they were
@@ -19,7 +20,7 @@ class CountedRecords:
     new one, and as it is.
     """
 
-    def __init__(self, store: FlowStore, sums: FlowSums) -> None:
+    def __init__(self, store: Ring, sums: FlowSums) -> None:
         self._store, self._sums = store, sums
         self._read: tuple[int, FlowRecord | None] = 0, None
         self.also: Callable[[int, FlowRecord | None, FlowRecord], object] | None = None
@@ -31,6 +32,20 @@ class CountedRecords:
         if len(self._changed) >= _MOST:
             self.settle()
         return number
+
+    @property
+    def next(self) -> int:
+        return self._store.next
+
+    def append_all(self, records: Sequence[FlowRecord], alike: Sequence[tuple[FlowRecord, int]]) -> int:
+        if self.also is not None:
+            first = self._store.next
+            for record in records:
+                self.append(record)
+            return first
+        for record, times in alike:
+            self._sums.add(record, times)
+        return self._store.append_all(records)
 
     def update(self, number: int, record: FlowRecord) -> None:
         changed = self._changed.get(number)
@@ -49,8 +64,23 @@ class CountedRecords:
         self._read = number, record
         return record
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        self._store.expect(numbers)
+    def rows(self, numbers: Sequence[int]) -> dict[int, RecordRow]:
+        return self._store.rows(numbers)
+
+    def end_all(self, ended: Sequence[tuple[int, RecordRow, FlowRecord]]) -> None:
+        changed, change, told = self._changed, self._sums.change, self.also is not None
+        for number, before, after in ended:
+            known = changed.get(number)
+            if known is not None:
+                changed[number] = known[0], after
+            elif told:
+                changed[number] = record_from(before[: len(after)]), after
+            else:
+                change(record_from(before[: len(after)]), after)
+        self._read = 0, None
+        self._store.update_all([(number, after) for number, _, after in ended])
+        if len(changed) >= _MOST:
+            self.settle()
 
     def settle(self) -> None:
         for before, now in self._changed.values():

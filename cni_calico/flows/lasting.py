@@ -6,7 +6,9 @@ connections without end costs itself their ends, and nobody else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from cni_calico.flows.oldest import OldestKeys
 from cni_calico.flows.packets import V4_BYTES
@@ -47,9 +49,9 @@ class LastingConnections:
         found = self._within.get(key)
         return self._beyond.get(key) if found is None and self._beyond else found
 
-    def numbers_of(self, keys: Iterable[bytes]) -> list[int]:
-        """Of those that are there; without those of ends that have too many."""
-        return [number for number in map(self._within.get, keys) if number is not None]
+    def numbers_of(self, keys: Iterable[bytes]) -> list[int | None]:
+        """Of each; None also for those of ends that have too many."""
+        return [*map(self._within.get, keys)]
 
     def add(self, key: bytes, number: int, owner: bytes) -> bool:
         """One that is not there. ``owner``: whose share it is, b"" for nobody's. Returns whether another one had to
@@ -63,6 +65,26 @@ class LastingConnections:
             return False
         self._drop_one()
         return True
+
+    def add_all(self, keys: Sequence[bytes], first: int, shares: Iterable[tuple[bytes, int]]) -> int:
+        """Some that are not there, with numbers from ``first`` on. ``shares``: how many are of each owner, as for
+        ``add``. Returns how many others had to go.
+        """
+        of_owners = Counter[bytes]()
+        for owner, times in shares:
+            if owner:
+                of_owners[owner] += times
+        counts, most = self._counts, self._most
+        totals = {owner: counts.get(owner, 0) + times for owner, times in of_owners.items()}
+        if any(2 * total > most for total in totals.values()):
+            owners = [owner if (owner := owner_of(key)) in totals else b"" for key in keys]
+            return sum(map(self.add, keys, range(first, first + len(keys)), owners))
+        counts.update(totals)
+        self._within.update(zip(keys, range(first, first + len(keys)), strict=True))
+        return self.limit(most)
+
+    def known_among(self, keys: AbstractSet[bytes]) -> set[bytes]:
+        return (keys & self._within.keys()) | (keys & self._beyond.keys())
 
     def _drop_one(self) -> None:
         first = (self._oldest_within if self._within else self._oldest_beyond).first()
@@ -85,12 +107,21 @@ class LastingConnections:
             self._count_out(owner_of(key))
         return number
 
-    def _count_out(self, owner: bytes) -> None:
+    def pop_all(self, keys: Iterable[bytes]) -> None:
+        """Of those for which ``numbers_of`` has a number."""
+        pop, owners = self._within.pop, list[bytes]()
+        for key in keys:
+            pop(key)
+            owners.append(key[:4] if len(key) == V4_BYTES else key[:16])
+        for owner, times in Counter(owners).items():
+            self._count_out(owner, times)
+
+    def _count_out(self, owner: bytes, times: int = 1) -> None:
         """Approximate where an end got its name later than its first connection."""
         count = self._counts.get(owner)
         if count is not None:
-            if count > 1:
-                self._counts[owner] = count - 1
+            if count > times:
+                self._counts[owner] = count - times
             else:
                 del self._counts[owner]
 

@@ -13,17 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
-from struct import Struct
-from typing import Protocol, TypeVar
 
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.lasting import LastingConnections, owner_of
 from cni_calico.flows.limits import FlowLimits
-from cni_calico.flows.oldest import OldestKeys
-from cni_calico.flows.outcomes import MOST_COUNT, NOBODY, DecidedSides, counted, ended, with_decision, with_one_more
+from cni_calico.flows.oldest import OldestKeys, forget_oldest
+from cni_calico.flows.outcomes import (
+    MOST_COUNT,
+    NOBODY,
+    DecidedSides,
+    counted,
+    decided_in,
+    ended,
+    with_decision,
+    with_one_more,
+)
 from cni_calico.flows.packets import key_as_sent, parts_of
 from cni_calico.flows.records import DENIED, ENDED, GONE, SIX, FlowRecord, record_from
 from cni_calico.flows.reuse import ReusedKeys
+from cni_calico.flows.stores import FlowStore, RecordRow
 from cni_calico.kernel.netlink.ended import TrackedConnection
 
 ATTEMPT_US = 64_000_000  # a repeated first packet within that is the same attempt, as long as it is denied
@@ -31,31 +39,8 @@ _AT_ONCE_US = 1_000_000  # two first packets of a connection, and what both side
 _LATE_US = 5_000_000  # what others have to say of the same packet: reports may be held back
 _END_LATE_US = 10_000_000
 _EARLY_US, _EARLY_MOST = 2_000_000, 10_000  # ends that arrive before what they end
-_LABEL = Struct("=4I")
-_ALL = 0xFFFFFFFF
 _ANY = 1 << 63  # no record has a higher number
-T = TypeVar("T")
 _REMEMBERED = 10_000
-
-
-class FlowStore(Protocol):
-    """Where records are; ``read`` returns None for one that is gone. ``expect``: these are about to be read."""
-
-    def append(self, record: FlowRecord) -> int: ...
-
-    def update(self, number: int, record: FlowRecord) -> None: ...
-
-    def read(self, number: int) -> FlowRecord | None: ...
-
-    def expect(self, numbers: Sequence[int]) -> None: ...
-
-
-def decided_in(label: bytes) -> tuple[int, int]:
-    """(egress, ingress) from the label of a connection, 0 for nobody or not to be told."""
-    if len(label) != _LABEL.size:
-        return 0, 0
-    egress, not_egress, ingress, not_ingress = _LABEL.unpack(label)
-    return egress if egress ^ not_egress == _ALL else 0, ingress if ingress ^ not_ingress == _ALL else 0
 
 
 class LiveFlows:
@@ -186,6 +171,30 @@ class LiveFlows:
         if where is not None:
             self._reused.wait_for_end(key, where, now)
 
+    def known_among(self, keys: set[bytes]) -> set[bytes]:
+        """Of which something is known, so that another decision may be about the same connection."""
+        early, attempts = keys & self._early.keys(), keys & self._attempts.keys()
+        return self._lasting.known_among(keys) | early | attempts | self._reused.repeated_among(keys)
+
+    def begin_all(
+        self, keys: Sequence[bytes], records: Sequence[FlowRecord], alike: Sequence[tuple[FlowRecord, int]]
+    ) -> int:
+        """Connections of which nothing is known (``known_among``). Returns the number of the first; ``alike``: as for
+        ``FlowStore.append_all``.
+        """
+        self.allowed += len(keys)
+        first = self._store.append_all(records, alike)
+        self._newest = first + len(keys) - 1
+        if self._missing:
+            self._missing.difference_update(keys)
+        shares = [(owner_of(record.key) if record.source_end else b"", times) for record, times in alike]
+        self.dropped += self._lasting.add_all(keys, first, shares)
+        return first
+
+    def decided_by(self, number: int, also: int) -> DecidedSides | None:
+        """What has decided about a connection that began with these; None if that is not remembered."""
+        return self._decided.get((number, also))
+
     def _follow(self, key: bytes, number: int, source_end: int) -> None:
         """Whoever has a name has a share. Nothing that was missing before is this one."""
         if self._missing:
@@ -241,20 +250,26 @@ class LiveFlows:
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
-    def expect_ends(self, connections: Sequence[TrackedConnection]) -> None:
-        """These are about to be ended."""
-        self._store.expect(self._lasting.numbers_of([connection[0] for connection in connections]))
+    def lasting_among(self, keys: Sequence[bytes]) -> list[int | None]:
+        """The record of each that lasts and may end (``forget_ended``) by nothing but its key."""
+        found = self._lasting.numbers_of(keys)
+        waiting = self._reused.waiting_among(keys)
+        return (
+            [None if key in waiting else number for key, number in zip(keys, found, strict=True)] if waiting else found
+        )
+
+    def ends(self, connection: TrackedConnection, row: RecordRow) -> bool:
+        """Whether it is the end of that record's connection, and not of one before or after it."""
+        began: int = row[0]
+        return began < self.all_read and connection[7] * 1e6 <= began + _AT_ONCE_US
+
+    def forget_ended(self, keys: Iterable[bytes]) -> None:
+        """They do not last any more."""
+        self._lasting.pop_all(keys)
 
     def end(self, connection: TrackedConnection, now: int) -> int:
         """Returns the number of the record, 0 if there is none (yet)."""
         key = connection[0]
-        where = None if self._reused.has_waiting else self._lasting.get(key)
-        if where is not None:  # nearly all
-            record = self._store.read(where)
-            if record is not None and record[0] < self.all_read and not _is_younger(connection, record):
-                self._lasting.pop(key)
-                self._store.update(where, ended(record, connection, now))
-                return where
         where, record = self._take_ended(connection)
         if where is None:
             if not self._is_reported(connection):
@@ -327,8 +342,8 @@ class LiveFlows:
         """Forget what can only be another connection by now."""
         for where in self._reused.take_overdue(now - _END_LATE_US):
             self._end_unseen(where)
-        _forget_oldest(self._attempts, now - ATTEMPT_US)
-        _forget_oldest(self._early, now - _EARLY_US)
+        forget_oldest(self._attempts, now - ATTEMPT_US)
+        forget_oldest(self._early, now - _EARLY_US)
 
     # -- comparing with what connection tracking has ------------------------------------------------------------------
 
@@ -374,12 +389,6 @@ class LiveFlows:
             if where is not None:
                 self._end_unseen(where)
         self._missing = (expected - gone) & self._lasting.everything()
-
-
-def _forget_oldest(kept: dict[bytes, tuple[T, int]], before: int) -> None:
-    """The oldest come first."""
-    for key in list(takewhile(lambda key: kept[key][1] < before, kept)):
-        del kept[key]
 
 
 def _is_younger(connection: TrackedConnection, record: FlowRecord) -> bool:

@@ -243,6 +243,7 @@ class Names:
         self._clock = clock
         self._numbers: dict[EndName, int] = {}
         self._given: dict[bytes, int] = {}  # lately: to look up by a name takes longer
+        self.version = 0  # another one as soon as addresses may have other names, or names other numbers
         self._names: dict[int, EndName] = {}
         self._unwritten: list[int] = []
         self._anew = False  # the file has to be written as a whole
@@ -255,7 +256,7 @@ class Names:
         if self._ends.changed():
             try:
                 here = parse_ends(self._ends.read())
-                self._given.clear()
+                self.look_elsewhere_again()
                 self.node, self._now, self.kept_s = here.node, here.named, here.kept_s
                 self.hosts, self.limits = here.hosts, here.limits
                 if self.limited is not None:
@@ -273,6 +274,7 @@ class Names:
 
     def look_elsewhere_again(self) -> None:
         """Other addresses have names there now."""
+        self.version += 1
         self._given.clear()
 
     def number_of(self, address: bytes) -> int:
@@ -351,7 +353,7 @@ class Names:
         """All but the newest, and those that ends have now."""
         known, having = list(self._names), set(self._now.values())
         kept = set(known[-_KEPT:])
-        self._given.clear()
+        self.look_elsewhere_again()
         self._names = {number: name for number, name in self._names.items() if number in kept or name in having}
         self._numbers = {name: number for number, name in self._names.items()}
         self._anew = True

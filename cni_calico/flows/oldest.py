@@ -7,10 +7,11 @@ connections is the cost of ten others. So some are looked up at once, and each i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
 KeptKey = TypeVar("KeptKey")
+KeptValue = TypeVar("KeptValue")
 _AT_ONCE = 1000
 
 
@@ -34,3 +35,9 @@ class OldestKeys(Generic[KeptKey]):
         if not following:
             raise StopIteration
         return following[-1][0]
+
+
+def forget_oldest(kept: dict[KeptKey, tuple[KeptValue, int]], before: int) -> None:
+    """Those with an earlier time; the oldest come first."""
+    for key in list(takewhile(lambda key: kept[key][1] < before, kept)):
+        del kept[key]

@@ -5,6 +5,7 @@ Rule: nothing that is known becomes unknown.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any
 
 from cni_calico.flows.deciders import Decider
@@ -15,6 +16,15 @@ DecidedSides = tuple[int, int, int, int]
 """Numbers of what decided: egress, ingress, host_out, host_in."""
 NOBODY: DecidedSides = (0, 0, 0, 0)
 MOST_COUNT = (1 << 32) - 1
+_LABEL, _ALL = Struct("=4I"), 0xFFFFFFFF
+
+
+def decided_in(label: bytes) -> tuple[int, int]:
+    """(egress, ingress) from the label of a connection, 0 for nobody or not to be told."""
+    if len(label) != _LABEL.size:
+        return 0, 0
+    egress, not_egress, ingress, not_ingress = _LABEL.unpack(label)
+    return egress if egress ^ not_egress == _ALL else 0, ingress if ingress ^ not_ingress == _ALL else 0
 
 
 def with_decision(record: FlowRecord, number: int, decider: Decider | None, now: int) -> FlowRecord:

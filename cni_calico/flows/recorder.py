@@ -26,11 +26,13 @@ from cni_calico.flows.accounting import RuleAccounting
 from cni_calico.flows.aggregates import NAME as SUMS
 from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals
+from cni_calico.flows.begins import BegunTogether
 from cni_calico.flows.clock_steps import ClockSteps
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
 from cni_calico.flows.deciders import Decider
 from cni_calico.flows.elsewhere import EndsElsewhere
+from cni_calico.flows.ends import EndedTogether
 from cni_calico.flows.export.wanted import EXPORT
 from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.groups import DENIED_ONLY, WHAT, read_pair, write_pair
@@ -114,6 +116,8 @@ class Recorder:
             )
             hosts = HostSides(KernelWays(clock), lambda: self._names.hosts)
             self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock, self._names.has_moved, hosts)
+            self._begun = BegunTogether(self._deciding, self._records, self._judged.reports, self._names)
+            self._ended = EndedTogether(self._deciding, self._records)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{FLOW_SOCKET}", self, clock)))
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
                 self._server.wake_for(descriptor)
@@ -183,17 +187,10 @@ class Recorder:
         what those who follow are told: a connection, and once more if its other side denies it later.
         """
         decisions, ended, more = self._arrivals.take()
-        now, live, ring, decide = self._micros(), self._deciding.live, self._ring, self._deciding.decide
+        now, live = self._micros(), self._deciding.live
         live.all_read = max(live.all_read, now - int(self._arrivals.behind_s() * 1e6))
-        check, followed, before = self._judged.check, self._server.followed, (0, 0)
-        for allowed, key, number, also in decisions:
-            if followed:
-                before = ring.next, live.denied
-            check(key, number, also)
-            where = decide(key, number, now, allowed=allowed, also=also)
-            if followed and (where >= before[0] or live.denied > before[1]):
-                new[where] = None
-        self._deciding.end_all(ended, now)
+        self._begun.decide_all(decisions, now, new if self._server.followed else None)
+        self._ended.end_all(ended, now)
         return more
 
     def _tell_new(self, new: Mapping[int, None]) -> None:

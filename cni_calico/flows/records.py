@@ -14,6 +14,7 @@ from zlib import crc32
 
 _BODY = Struct("=QQ16s16s16sHHHBB5I4Q2IQ")
 _FOUR, _SIX = Struct("=QQ4s12x4s12x4s12xHHHBB5I4Q2I"), Struct("=QQ16s16s16sHHHBB5I4Q2I")  # a record by its family
+_FOUR_ROW, _SIX_ROW = Struct(_FOUR.format + "Q4x"), Struct(_SIX.format + "Q4x")
 _CHECKSUM, _LAST, _END = Struct("=I"), Struct("=Q"), Struct("=QI")
 BYTES = 144
 _FLAGS_AT, _END_AT = 71, BYTES - _END.size
@@ -114,6 +115,17 @@ def decode(data: bytes, sequence: int, *, whole: bool = False) -> FlowRecord | N
     if found != sequence or not (whole or checksum == crc32(data[: _BODY.size])):
         return None
     return record_from((_SIX if data[_FLAGS_AT] & SIX else _FOUR).unpack_from(data))
+
+
+def rows_of(data: bytes) -> list[tuple[Any, ...]]:
+    """Of records that are known to have been written as a whole, one after the other: of each its values and its
+    number.
+    """
+    rows = [*_FOUR_ROW.iter_unpack(data[: len(data) // BYTES * BYTES])]
+    for at, row in enumerate(rows):
+        if row[9] & SIX:
+            rows[at] = _SIX_ROW.unpack_from(data, at * BYTES)
+    return rows
 
 
 def last_of(data: bytes, at: int) -> int:

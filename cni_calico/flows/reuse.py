@@ -7,6 +7,8 @@ at once is one connection with two first packets, until a second end tells that 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from itertools import islice, takewhile
 
 from cni_calico.flows.oldest import OldestKeys
@@ -26,9 +28,8 @@ class ReusedKeys:
         """A younger connection has the key now."""
         self._waiting.setdefault(key, []).append((record, now))
 
-    @property
-    def has_waiting(self) -> bool:
-        return bool(self._waiting)
+    def waiting_among(self, keys: Iterable[bytes]) -> set[bytes]:
+        return self._waiting.keys() & keys if self._waiting else set()
 
     @property
     def has_repeats(self) -> bool:
@@ -61,6 +62,9 @@ class ReusedKeys:
         self._repeats[key] = [*numbers, number][-_MOST_REPEATS:], now
         if len(self._repeats) > _MOST:
             del self._repeats[self._oldest_repeats.first()]
+
+    def repeated_among(self, keys: AbstractSet[bytes]) -> set[bytes]:
+        return keys & self._repeats.keys()
 
     def forget_repeats(self, key: bytes) -> None:
         self._repeats.pop(key, None)

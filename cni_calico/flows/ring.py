@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from struct import Struct
 
-from cni_calico.flows.records import BYTES, FlowRecord, decode, encode_run, last_of
+from cni_calico.flows.records import BYTES, FlowRecord, decode, encode_run, last_of, rows_of
+from cni_calico.flows.stores import RecordRow
 from cni_calico.regular import make_directories, require_regular
 
 VERSION = 1
@@ -41,7 +42,6 @@ class Ring:
         self.next = 1
         self.alive = 0.0
         self._unwritten: dict[int, FlowRecord] = {}
-        self._ahead: dict[int, bytes] = {}  # read already; what has been written since is not among it
         self._latest: dict[int, int] = {}  # of pieces: no record of them was seen later than that; where it is known
         self._noted = 1  # from this number on nothing is in ``_latest`` yet
         self._first = 1  # that this ring has appended
@@ -87,6 +87,15 @@ class Ring:
             self.flush()
         return number
 
+    def append_all(self, records: Sequence[FlowRecord]) -> int:
+        """Returns the number of the first."""
+        first = self.next
+        self.next += len(records)
+        self._unwritten.update(zip(range(first, self.next), records, strict=True))
+        if len(self._unwritten) >= _MOST_UNWRITTEN:
+            self.flush()
+        return first
+
     def _note_seen(self, number: int, last: int) -> None:
         piece = number // _PIECE
         latest = self._latest.get(piece)
@@ -103,39 +112,52 @@ class Ring:
             if len(self._unwritten) >= _MOST_UNWRITTEN:
                 self.flush()
 
+    def update_all(self, records: Sequence[tuple[int, FlowRecord]]) -> None:
+        """As ``update``, of many."""
+        oldest = self.oldest
+        self._unwritten.update(one for one in records if one[0] >= oldest)
+        if len(self._unwritten) >= _MOST_UNWRITTEN:
+            self.flush()
+
     def read(self, number: int) -> FlowRecord | None:
         found = self._unwritten.get(number)
         if not 0 < number < self.next or number < self.next - self.count:
             return None
         if found is not None:
             return found
-        ahead = self._ahead.pop(number, None)
-        return decode(self._bytes(number, 1) if ahead is None else ahead, number, whole=number >= self._first)
+        return decode(self._bytes(number, 1), number, whole=number >= self._first)
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        """They are about to be read, one by one: neighbours are read together."""
-        self._ahead.clear()
-        wanted = sorted(set(numbers) - self._unwritten.keys())
+    def rows(self, numbers: Sequence[int]) -> dict[int, RecordRow]:
+        """Those that are there, by number: neighbours are read together."""
+        unwritten, rows = self._unwritten, dict[int, RecordRow]()
+        wanted = sorted(set(numbers))
         at = 0
         while at < len(wanted):
             begin, end = wanted[at], at + 1
             while end < len(wanted) and wanted[end] - wanted[end - 1] <= _NEAR and wanted[end] - begin < _PIECE:
                 end += 1
-            if end - at > 1:
-                count = min(wanted[end - 1] - begin + 1, self.count - begin % self.count)
-                data = self._bytes(begin, count)
-                for number in wanted[at:end]:
-                    place = (number - begin) * BYTES
-                    if place < len(data):
-                        self._ahead[number] = data[place : place + BYTES]
-            at = end
+            at, run = end, wanted[at:end]
+            count = run[-1] - begin + 1
+            if begin < max(self._first, self.oldest) or run[-1] >= self.next or begin % self.count + count > self.count:
+                found = ((number, self.read(number)) for number in run)
+                rows.update((number, record) for number, record in found if record is not None)
+                continue
+            those = [number for number in run if number not in unwritten]
+            if len(those) < len(run):
+                rows.update((number, unwritten[number]) for number in run if number in unwritten)
+            if those:
+                there = rows_of(self._bytes(begin, count))
+                for number in those:
+                    row = there[number - begin] if number - begin < len(there) else ()
+                    if row and row[-1] == number:
+                        rows[number] = row
+        return rows
 
     def flush(self) -> None:
         """Write what was appended and updated; neighbours at once."""
         if not self._unwritten:
             return
         unwritten, oldest = self._unwritten, self.oldest
-        self._ahead.clear()
         numbers = sorted(unwritten)
         numbers = numbers[bisect_left(numbers, oldest) :]
         begin, last = 0, -1

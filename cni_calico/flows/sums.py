@@ -209,13 +209,13 @@ class FlowSums:
         self._newest = 0
         self.unwritten: UnwrittenSums = {}
 
-    def add(self, record: FlowRecord) -> None:
+    def add(self, record: FlowRecord, times: int = 1) -> None:
         bucket = record[0] // BUCKET_US
         counts = self._unwritten_of(bucket, record)
         if counts is None:
             counts = self._counts(bucket, self._key_to_add(bucket, key_of(record)), record)
         counts.made = True
-        counts.count(record)
+        counts.count(record, times)
 
     def change(self, before: FlowRecord, after: FlowRecord) -> None:
         """``after`` has the same ends and ports."""

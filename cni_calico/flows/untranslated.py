@@ -8,9 +8,10 @@ a denial is not joined where there were several that it may be about.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from cni_calico.flows.arrivals import DecidedPacket
 from cni_calico.flows.deciders import Decider
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.oldest import OldestKeys
@@ -58,6 +59,12 @@ class UntranslatedDecisions:
             self._join(key, now, allowed=allowed)
         return self.live.decide(key, number, now, allowed=allowed, also=also)
 
+    def may_hold(self, decisions: Iterable[DecidedPacket]) -> bool:
+        """Whether one of them, or one from before, waits or may wait for another one."""
+        known = self._others
+        alone = {number for _, _, number, also in decisions if not also and number not in known}
+        return bool(self._held) or any(map(self._decides_before, alone))
+
     def _decides_before(self, number: int) -> bool:
         decider = self._decider_of(number)
         if decider is not None and not decider.untranslated:
@@ -74,14 +81,10 @@ class UntranslatedDecisions:
             del self._held[source]
             self._note_sent(self.live.decide(key, held.number, now, allowed=True), held.key)
 
-    def end_all(self, connections: Sequence[TrackedConnection], now: int) -> None:
-        """``end`` each."""
-        if not connections:
-            return
-        self.live.expect_ends(connections)
-        end = self.end if self._held else self.live.end
-        for connection in connections:
-            end(connection, now)
+    @property
+    def holds_any(self) -> bool:
+        """Whether a decision waits for another one."""
+        return bool(self._held)
 
     def end(self, connection: TrackedConnection, now: int) -> int:
         """As ``LiveFlows.end``."""

@@ -20,6 +20,7 @@ class AlikeReports:
 
     def __init__(self, agreement: Agreement, staged: StagedFlows, decider_of: Callable[[int], Decider | None]) -> None:
         self._agreement, self._staged, self._decider_of = agreement, staged, decider_of
+        self.version = 0  # another one as soon as counters count no more
         self._counts: dict[tuple[bytes, int, int], list[int]] = {}  # of one number each
         self._results: dict[tuple[bytes, int, int], tuple[CountedResult, ...]] = {}
 
@@ -44,6 +45,10 @@ class AlikeReports:
                 self.forget()
             self._counts[alike], self._results[alike] = [0], tuple(found)
 
+    def counter(self, key: bytes, number: int, also: int = 0) -> list[int] | None:
+        """Of those that count together with this one, as for ``check``; None as long as each is judged."""
+        return self._counts.get((key[:-4] + key[-2:], number, also))
+
     def settle(self) -> None:
         for alike, counted in self._counts.items():
             if count := counted[0]:
@@ -55,5 +60,6 @@ class AlikeReports:
     def forget(self) -> None:
         """Other rules may be in force from now on."""
         self.settle()
+        self.version += 1
         self._counts.clear()
         self._results.clear()

@@ -59,8 +59,7 @@ class JudgedFlows:
         self._messages, self._known = Messages(), KnownRules()
         self._agreement = Agreement(self._known, clock, time.thread_time)
         self.staged = StagedFlows(self._known, Allowance(clock, time.thread_time), has_moved, hosts)
-        self._alike = AlikeReports(self._agreement, self.staged, decider_of)
-        self.check = self._alike.check  # compares what the kernel has reported with what the rules in force say
+        self.reports = AlikeReports(self._agreement, self.staged, decider_of)
         self._said: float | None = None
         if fd is not None:
             os.set_blocking(fd, False)
@@ -82,7 +81,7 @@ class JudgedFlows:
             self._messages.put(data)
             try:
                 while (message := self._messages.take()) is not None:
-                    self._alike.forget()
+                    self.reports.forget()
                     if message.staged:
                         self.staged.receive(message, self._clock())
                     else:
@@ -93,7 +92,7 @@ class JudgedFlows:
 
     def _stop(self, why: str) -> None:
         self._fd = None  # it stays open: another file would become our standard input
-        self._alike.forget()
+        self.reports.forget()
         self._known.ready = False
         self.staged.stop()
         self._log.warning(f"flows are not judged any more: {why}")
@@ -130,7 +129,7 @@ class JudgedFlows:
         return compute_decider(self._known, record, number, is_still) if self._known.ready else None
 
     def status(self) -> dict[str, Any]:
-        self._alike.settle()
+        self.reports.settle()
         one = self._agreement
         return {
             "judges": self._known.ready,

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.flows.deciders import Decider
-from cni_calico.flows.live import ATTEMPT_US, LiveFlows, decided_in
+from cni_calico.flows.live import ATTEMPT_US, LiveFlows
+from cni_calico.flows.outcomes import decided_in
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, GONE, FlowRecord
+from cni_calico.flows.stores import RecordRow
 from cni_calico.kernel.netlink.ended import TrackedConnection
 from tests.fakes.stepped_recorder import paired
 
@@ -30,14 +32,27 @@ class Kept:
         self.records.append(record)
         return len(self.records) - 1
 
+    @property
+    def next(self) -> int:
+        return len(self.records)
+
+    def append_all(self, records: Sequence[FlowRecord], alike: Sequence[tuple[FlowRecord, int]]) -> int:
+        first = self.next
+        self.records += records
+        return first
+
     def update(self, number: int, record: FlowRecord) -> None:
         self.records[number] = record
 
     def read(self, number: int) -> FlowRecord | None:
         return self.records[number]
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        pass
+    def rows(self, numbers: Sequence[int]) -> dict[int, RecordRow]:
+        return {number: record for number in numbers if (record := self.records[number]) is not None}
+
+    def end_all(self, ended: Sequence[tuple[int, RecordRow, FlowRecord]]) -> None:
+        for number, _, record in ended:
+            self.update(number, record)
 
 
 def decider(number: int) -> Decider | None:

@@ -49,8 +49,8 @@ def test_it_judges_by_what_it_was_told(hearing: Hearing) -> None:
     assert hearing.hear(sent[50:])["judges"] is True
     hearing.time += 1000
     for dport in (80, 81, 82):
-        hearing.judged.check(key(1, dport), 300)
-    hearing.judged.check(key(1, 80), 2)  # a reason that is no rule's
+        hearing.judged.reports.check(key(1, dport), 300)
+    hearing.judged.reports.check(key(1, 80), 2)  # a reason that is no rule's
     hearing.time += SETTLED_S
     hearing.judged.settle()
     assert hearing.judged.status() == {"judges": True, "agreed": 1, "disagreed": 2, "unjudged": 0}
@@ -88,6 +88,6 @@ def test_without_an_agent_nothing_is_judged(hearing: Hearing, data: bytes) -> No
         hearing.agent.close()
         hearing.judged.receive()
     assert "not judged any more" in hearing.log.read_text()
-    hearing.judged.check(key(1, 80), 300)
+    hearing.judged.reports.check(key(1, 80), 300)
     hearing.judged.receive()
     assert hearing.judged.status() == {"judges": False, "agreed": 0, "disagreed": 0, "unjudged": 1}
