@@ -117,7 +117,7 @@ class Parts:
             follower,
         )
         felix.policy.rules.listeners, felix.policy.rules.records = (rules,), staged
-        self._exporting = ExportTeller(settings.run_dir, self._log, troubles)
+        self._exporting = ExportTeller(self.node, settings.run_dir, self._log, troubles)
         told = settings.run_dir, self._log, troubles
         everywhere = names_everywhere(self.context.followed, self.context.followed_kubernetes, self.node, *told)
         start_sync, tell_sync = partial(felix.thread, "policy-sync"), partial(troubles, "policy sync")

@@ -10,8 +10,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from cni_calico.errors import CalicoError
 from cni_calico.flows.deciders import Decider
 from cni_calico.flows.export.channels import is_plain, is_socket, open_local, open_server
 from cni_calico.flows.export.client import CollectorClient
@@ -23,6 +25,7 @@ from cni_calico.flows.names import EndName, FollowedFile
 from cni_calico.flows.network_sets import SetOf
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.services import ServiceOf
+from cni_calico.kernel.ways import KernelWays
 from cni_calico.log import Log
 
 _NO_LABELS: EndLabels = {}
@@ -62,7 +65,9 @@ class Exporter:
         self._gone: dict[EndPath, ExportedEnd] = {}
         self._target = Target("")
         self._elsewhere, self._set_of = elsewhere, set_of
-        self._keys = KeyMaker(decider_of, name_of, self._shared, passed_by, is_here, pending, set_of, service_of)
+        told = passed_by, is_here, pending, set_of, service_of
+        host_of = partial(self._host_of, KernelWays(clock))
+        self._keys = KeyMaker(decider_of, name_of, self._shared, *told, host_of=host_of)
         self._sums = IntervalSums(self._keys.keys, self._labels)
         self._server: CollectorClient | None = None
         self._local: CollectorClient | None = None
@@ -171,10 +176,20 @@ class Exporter:
         found = self._find(name)
         return name.name if found is None else found.name
 
+    def _host_of(self, ways: KernelWays, address: bytes) -> str:
+        if not self._target.host:
+            return ""
+        try:
+            return self._target.host if address in ways.addresses() else ""
+        except CalicoError:
+            return ""  # they are asked for again
+
     def _labels(self, record: FlowRecord) -> tuple[EndLabels, EndLabels]:
+        """The host itself has none."""
         source, destination = self._name_of(record.source_end), self._name_of(record.destination_end)
         ends = (source, record.source, destination), (destination, record.destination, source)
-        found = [self._labels_of(*end) for end in ends]
+        hosts = self._keys.hosts(record)
+        found = [_NO_LABELS if host else self._labels_of(*end) for host, end in zip(hosts, ends, strict=True)]
         return found[0], found[1]
 
     def _labels_of(self, name: EndName | None, address: bytes, other: EndName | None) -> EndLabels:

@@ -1,8 +1,8 @@
 """PURE: what flows are counted by, as upstream's collector names it: both ends, the port, and the policy that decided.
 
-Rule: nothing is guessed. A side whose end is not a workload of this node has no key (upstream reports none of a host's
-own either), nor has a decision that no policy made. A hit of a kind that the collector does not know is left out, and
-counted.
+Rule: nothing is guessed. A side whose end is neither a workload of this node nor the host itself has no key, nor has a
+decision that no policy made; the host is an end of this kind where its host endpoint has decided. A hit of a kind that
+the collector does not know is left out, and counted.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/1
 
 class EndType(IntEnum):
     WORKLOAD = 1
+    HOST = 2
     NETWORK_SET = 3
     NETWORK = 4
 
@@ -157,13 +158,23 @@ def _pass_hit(step: Mapping[str, Any]) -> PolicyHit | None:
 PendingOf = Callable[[FlowRecord, bool], tuple[Decider, Iterable[Mapping[str, Any]]] | None]
 
 
+class DecidedSide(NamedTuple):
+    """``by_host``: it is the host's own."""
+
+    reporter: ReportingSide
+    decider: Decider
+    denied: bool
+    by_host: bool
+
+
 class KeyMaker:
     """``decider_of``, ``name_of``: what numbers stand for, None if unknown; ``shared``: what a workload's name is for
     others. ``passed_by``: the steps that passed a connection on before that decided, None if nobody knows. ``is_here``:
     whether the address of an end that has a name is one of this node's; others' sides are told by their own nodes.
     ``pending``: what would decide about a side (ingress: True) with the staged policies, and the steps before it.
     ``set_of``: the network set in which an address is that has no name, for somebody in a namespace.
-    ``service_of``: the service to which a connection was sent.
+    ``service_of``: the service to which a connection was sent. ``host_of``: the node's name for an address of the
+    host itself, "" for others, and for all where what host endpoints decide is not told.
     """
 
     def __init__(
@@ -176,9 +187,11 @@ class KeyMaker:
         pending: PendingOf = lambda record, ingress: None,
         set_of: SetOf = lambda address, namespace: None,
         service_of: ServiceOf = lambda record: None,
+        host_of: Callable[[bytes], str] = lambda address: "",
     ) -> None:
         self._decider_of, self._name_of, self._shared, self._is_here = decider_of, name_of, shared, is_here
         self._passed_by, self._pending, self._set_of, self._service_of = passed_by, pending, set_of, service_of
+        self._host_of = host_of
         self._made: dict[tuple[object, ...], tuple[ExportKey, ...]] = {}
 
     def forget(self) -> None:
@@ -189,12 +202,13 @@ class KeyMaker:
         """One for each side that decided here, the source's first."""
         ends = record.source_end or record.source, record.destination_end or record.destination
         here = self._is_here(record.source), self._is_here(record.destination)
+        hosts = self._host_names(record)
         decided = record.egress, record.ingress, record.denied_by, record.denied
         service = self._service(record)
-        asked = *ends, *here, record.dport, record.protocol, *decided, service
+        asked = *ends, *here, *hosts, record.dport, record.protocol, *decided, service
         made = self._made.get(asked)
         if made is None:
-            made = self._make(record, service)
+            made = self._make(record, service, hosts)
             if all(number < FIRST or self._decider_of(number) for number in record.numbers()):
                 if len(self._made) >= _MOST_MADE:
                     self._made.clear()
@@ -207,31 +221,58 @@ class KeyMaker:
             return None
         return ExportedService(found.namespace, found.name, found.port or NONE, record.asked_port)
 
-    def _make(self, record: FlowRecord, service: ExportedService | None) -> tuple[ExportKey, ...]:
-        source, destination = self._name_of(record.source_end), self._name_of(record.destination_end)
+    def hosts(self, record: FlowRecord) -> tuple[str, str]:
+        """What the host is called as its source and as its destination, "" where that is not the host."""
+        names = self._host_names(record)
+        decided = {one.reporter for one in self._sides(record, names) if one.by_host} if any(names) else ()
+        return names[0] * (ReportingSide.SOURCE in decided), names[1] * (ReportingSide.DESTINATION in decided)
+
+    def _host_names(self, record: FlowRecord) -> tuple[str, str]:
+        """A workload's address is no host's."""
+        return (
+            "" if record.source_end else self._host_of(record.source),
+            "" if record.destination_end else self._host_of(record.destination),
+        )
+
+    def _sides(self, record: FlowRecord, hosts: tuple[str, str]) -> list[DecidedSide]:
+        """The source's first. ``hosts``: as ``_host_names``."""
         denier = self._decider_of(record.denied_by) if record.denied else None
         sides = []
-        if source is not None and self._is_here(record.source):
+        if hosts[0] or (self._name_of(record.source_end) is not None and self._is_here(record.source)):
             out = denier if denier is not None and not denier.ingress else self._allowing(record.egress)
             if out is not None and not out.ingress:
-                sides.append((ReportingSide.SOURCE, out, out is denier))
-        here = destination is not None and self._is_here(record.destination)
+                sides.append(DecidedSide(ReportingSide.SOURCE, out, out is denier, bool(hosts[0])))
+        here = hosts[1] or (self._name_of(record.destination_end) is not None and self._is_here(record.destination))
         if here and (not record.denied or denier is not None):
             into = denier if denier is not None else self._allowing(record.ingress)
             if into is not None and into.ingress:
-                sides.append((ReportingSide.DESTINATION, into, into is denier))
+                sides.append(DecidedSide(ReportingSide.DESTINATION, into, into is denier, bool(hosts[1])))
+        return sides
+
+    def _make(
+        self, record: FlowRecord, service: ExportedService | None, hosts: tuple[str, str]
+    ) -> tuple[ExportKey, ...]:
+        source, destination = self._name_of(record.source_end), self._name_of(record.destination_end)
+        sides = self._sides(record, hosts)
         if not sides:
             return ()
-        ends = self._end(source, record.source, destination), self._end(destination, record.destination, source)
+        named = self.hosts(record) if any(hosts) else hosts
+        ends = [
+            FlowEnd(EndType.HOST, NONE, host) if host else self._end(name, address, other)
+            for host, name, address, other in (
+                (named[0], source, record.source, destination),
+                (named[1], destination, record.destination, source),
+            )
+        ]
         port = 0 if record.protocol in (ICMP, ICMPV6) else record.dport
         protocol = PROTOCOLS.get(record.protocol, str(record.protocol))
         made = []
-        for side, decider, denied in sides:
-            hits = hits_of(decider, self._passed_by(record, decider) or ())
-            action = FlowAction.DENY if denied else FlowAction.ALLOW
-            would = self._pending(record, side is ReportingSide.DESTINATION)
+        for one in sides:
+            hits = hits_of(one.decider, self._passed_by(record, one.decider) or ())
+            action = FlowAction.DENY if one.denied else FlowAction.ALLOW
+            would = self._pending(record, one.reporter is ReportingSide.DESTINATION)
             pending = () if would is None else hits_of(*would)
-            made.append(ExportKey(*ends, port, protocol, side, action, hits, pending, service))
+            made.append(ExportKey(ends[0], ends[1], port, protocol, one.reporter, action, hits, pending, service))
         return tuple(made)
 
     def _allowing(self, number: int) -> Decider | None:

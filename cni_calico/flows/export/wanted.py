@@ -17,7 +17,8 @@ SOCKET = "flows/flows.sock"  # in the run directory, as upstream's
 @dataclass(frozen=True, slots=True)
 class Target:
     """``server``: host:port, "" for none. ``authority``, ``certificate``, ``key``: paths, "" for none. ``interval_s``:
-    how often; ``local``: to the local socket, too, whenever somebody listens there.
+    how often; ``local``: to the local socket, too, whenever somebody listens there. ``host``: what this host is called
+    where its host endpoints decide, "" if that is not told.
     """
 
     server: str
@@ -26,6 +27,7 @@ class Target:
     key: str = ""
     interval_s: float = 300.0
     local: bool = False
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ def render_export(target: Target, ends: Iterable[tuple[EndPath, ExportedEnd]]) -
         "tls": [target.authority, target.certificate, target.key],
         "interval": target.interval_s,
         "local": target.local,
+        "host": target.host,
         "ends": listed,
     }
     return json.dumps(document, separators=(",", ":")).encode()
@@ -65,6 +68,7 @@ def parse_export(data: bytes) -> tuple[Target, dict[EndPath, ExportedEnd]]:
             key,
             max(1.0, float(document["interval"])),
             bool(document["local"]),
+            str(document.get("host", "")),
         )
         ends = {
             (str(namespace), str(name)): ExportedEnd(str(shared), {str(k): str(v) for k, v in labels.items()})

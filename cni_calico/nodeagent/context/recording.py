@@ -82,6 +82,13 @@ LOCAL_REPORTER = (
     "Export flows to calico-node -flows too, while it runs on this node; records flows unless Flows says which.",
 )
 
+HOST_ENDPOINTS = (
+    choice(ENABLED, DISABLED),
+    ENABLED,
+    "Not a parameter of upstream's. Export also what host endpoints decide about connections of the host itself; "
+    "calicoctl flows has it in any case.",
+)
+
 ALL, LOCAL = "All", "Local"
 FLOW_NAMES = (
     choice(ALL, LOCAL, AUTO),
@@ -105,6 +112,7 @@ class RecordingSettings(EncryptionSettings):
     flow_logs_server: str = setting("FlowLogsGoldmaneServer", *SERVER)
     flow_logs_interval_s: float = setting("FlowLogsFlushInterval", *FLUSH_INTERVAL)
     flow_logs_local: str = setting("FlowLogsLocalReporter", *LOCAL_REPORTER)
+    flow_host_endpoints: str = setting("FlowsHostEndpoints", *HOST_ENDPOINTS)
 
 
 class FlowSettings(Protocol):

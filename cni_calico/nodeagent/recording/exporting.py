@@ -21,8 +21,8 @@ _PART = "export of flows"
 _USELESS = "flows are not exported as wanted: none are recorded, because the parameter Flows is Disabled"
 
 
-def target_of(felix: FelixSettings) -> Target | None:
-    """None if nothing is exported."""
+def target_of(felix: FelixSettings, node: str) -> Target | None:
+    """None if nothing is exported. ``node``: this one's name."""
     if not exports_flows(felix):
         return None
     return Target(
@@ -32,6 +32,7 @@ def target_of(felix: FelixSettings) -> Target | None:
         felix.relay_key,
         felix.flow_logs_interval_s,
         felix.flow_logs_local == ENABLED,
+        node if felix.flow_host_endpoints == ENABLED else "",
     )
 
 
@@ -46,14 +47,16 @@ def end_of(endpoint: WorkloadEndpoint) -> tuple[EndPath, ExportedEnd]:
 class ExportTeller:
     """``use`` in one thread. ``tell`` is called with a part and what is wrong with it, "" for nothing."""
 
-    def __init__(self, run_dir: str, log: Log, tell: Callable[[str, str], object] = lambda part, why: None) -> None:
-        self._path, self._log, self._tell = f"{run_dir}/{EXPORT}", log, tell
+    def __init__(
+        self, node: str, run_dir: str, log: Log, tell: Callable[[str, str], object] = lambda part, why: None
+    ) -> None:
+        self._node, self._path, self._log, self._tell = node, f"{run_dir}/{EXPORT}", log, tell
         self._written: bytes | None = None  # nobody knows yet what is there
         self._trouble = ""
 
     def use(self, felix: FelixSettings, endpoints: Iterable[WorkloadEndpoint]) -> None:
         """``endpoints``: this node's."""
-        target = target_of(felix)
+        target = target_of(felix, self._node)
         data = b"" if target is None else render_export(target, sorted(map(end_of, endpoints), key=lambda end: end[0]))
         useless = _USELESS if target is None and asks_for_export(felix) else ""
         if data == self._written:

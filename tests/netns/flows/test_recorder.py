@@ -191,29 +191,42 @@ def test_each_connection_is_one_flow_with_the_rules_that_decided(
 
 
 def test_what_is_recorded_is_exported_to_who_looks_on_the_node(recorded: Recorded) -> None:
-    """calico-node -flows gets what the recorder sums up each second: both sides of what b lets in, and of what not."""
+    """calico-node -flows gets what the recorder sums up each second: both sides of what b lets in, and of what not, and
+    what the host itself sends by leave of its host endpoint.
+    """
+    lab, host = recorded.lab, {"node": NODE, "interfaceName": "card"}
+    lab.host.do("link", "add", "card", "type", "veth", "peer", "name", "cable")
+    lab.host.do("link", "set", "card", "up")
+    lab.host.do("addr", "add", "10.98.0.1/24", "dev", "card")
+    lab.put("HostEndpoint", "h", host, it="is-a-host")
+    lab.put("GlobalNetworkPolicy", "hosts", {"selector": "it == 'is-a-host'", "egress": [{"action": "Allow"}]})
+    lab.until_in_force(policies=2, endpoints=2)
     parsed = parse_felix({"FELIX_FLOWLOGSLOCALREPORTER": "Enabled", "FELIX_FLOWLOGSFLUSHINTERVAL": "1"})
-    ExportTeller(str(recorded.root / "run"), SILENT).use(parsed.settings, recorded.endpoints())
+    ExportTeller(NODE, str(recorded.root / "run"), SILENT).use(parsed.settings, recorded.endpoints())
     shown = recorded.root / "shown"
     with shown.open("w") as output:
-        looking = subprocess.Popen([*own_command(), "-flows", "3"], env=recorded.environ, stdout=output)
+        looking = subprocess.Popen([*own_command(), "-flows", "9"], env=recorded.environ, stdout=output)
         try:
             until((recorded.root / "run" / FLOWS_SOCKET).exists, "it listens")
             sports = iter(range(3000, 4000))
 
             def pass_some() -> int | None:
                 for port in (80, 81):
-                    recorded.lab.passes("a", "b", port, sport=next(sports))
+                    lab.passes("a", "b", port, sport=next(sports))
+                with socket_in(lab.host, socket.AF_INET, socket.SOCK_DGRAM) as out:
+                    out.sendto(b"out", ("10.98.0.2", 5353))
                 return looking.poll()
 
-            until(lambda: pass_some() is not None, "it has shown three", pause_s=0.3)
+            until(lambda: pass_some() is not None, "it has shown nine", pause_s=0.3)
             assert looking.wait() == 0
         finally:
             looking.kill()
             looking.wait()
     text = shown.read_text()
-    assert text.count("- Time=") == 3 and "Src={wep(default/a)} Dst={wep(default/b) Svc:-/-} Proto={udp(8" in text
+    assert text.count("- Time=") == 9 and "Src={wep(default/a)} Dst={wep(default/b) Svc:-/-} Proto={udp(8" in text
     assert re.search(r"Reporter=Src Action=Allow\n.*\n.*\n  Enforced:\n  - Profile kns.default rule 0 Allow\n", text)
+    assert f"Reporter=Src Action=Allow\n  Src={{hep(-/{NODE})}} Dst={{net(-/pvt) Svc:-/-}} Proto={{udp(5353)" in text
+    assert "  - GlobalNetworkPolicy hosts tier default rule 0 Allow\n" in text
     assert not (recorded.root / "run" / FLOWS_SOCKET).exists()
 
 

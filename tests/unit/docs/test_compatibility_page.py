@@ -143,6 +143,7 @@ def test_the_parameters_of_felix_that_are_refused_or_used() -> None:
     own = felix(item.name for item in settings_of(FelixSettings)) - felix(upstream_names.FELIX.split())
     assert own == {
         "FELIX_FLOWS",
+        "FELIX_FLOWSHOSTENDPOINTS",
         "FELIX_FLOWSMAXLIVE",
         "FELIX_FLOWSMAXRATE",
         "FELIX_FLOWSNAMES",

@@ -22,6 +22,7 @@ from cni_calico.flows.judging.encoding import StagedName, render_staged, render_
 from cni_calico.flows.names import ENDS, AddressedEnd, EndName, render_ends
 from cni_calico.flows.recorder import DIRECTORY
 from cni_calico.kernel.netlink.ended import TrackedConnection
+from cni_calico.kernel.ways import KernelWays
 from tests.deadlines import until
 from tests.fakes.goldmane import FakeCollector
 from tests.fakes.stepped_recorder import NOW, SteppedRecorder, arriving_instead_of_the_kernel
@@ -134,6 +135,30 @@ def test_what_staged_policies_would_do_arrives(
     assert (enforced.kind, enforced.name, enforced.action, enforced.rule_index) == (2, "p", 1, 0)
     assert (pending.kind, pending.tier, pending.action, pending.rule_index) == (10, "default", 2, -1)
     assert (pending.trigger.kind, pending.trigger.name) == (4, "p")
+
+
+def test_what_the_host_decides_arrives(
+    exporting: Exporting, collector: FakeCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no labels, and no update where that is switched off."""
+    host = bytes((192, 168, 0, 1))
+    monkeypatch.setattr(KernelWays, "addresses", lambda self: {host: "eth0"})
+    exporting.tell(Target(f"127.0.0.1:{collector.port}", interval_s=15, host="worker-1"))
+    exporting.step(after_s=0)
+    ends = host + bytes((192, 0, 2, 7))
+    exporting.step((True, ends + key(1)[8:], OUT))
+    exporting.step(after_s=15)
+    stepping(exporting, lambda: exporting.said()["received"] == 1, "it is acknowledged")
+    (update,) = map(decode_update, collector.updates)
+    assert (update.Key.source_name, update.Key.source_namespace, update.Key.source_type) == ("worker-1", "-", 2)
+    assert (update.Key.reporter, update.Key.action, list(update.source_labels)) == (1, 1, [])
+    exporting.tell(Target(f"127.0.0.1:{collector.port}", interval_s=15))
+    exporting.step(after_s=0)
+    exporting.step((True, ends + key(2)[8:], OUT))
+    exporting.connect(3)
+    exporting.step(after_s=15)
+    stepping(exporting, lambda: exporting.said()["received"] == 3, "both sides of the pods'")
+    assert [decode_update(data).Key.source_type for data in collector.updates] == [2, 1, 1]
 
 
 def test_another_nodes_pod_has_its_name(exporting: Exporting, collector: FakeCollector) -> None:

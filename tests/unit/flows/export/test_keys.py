@@ -96,6 +96,38 @@ def test_what_is_denied_on_the_way_out_reaches_nobody() -> None:
     assert source.hits == (PolicyHit(HitKind.GLOBAL, "", "no-egress", "security", FlowAction.DENY, 1),)
 
 
+HOST = bytes((192, 168, 0, 1))
+HOST_END = FlowEnd(EndType.HOST, "-", "worker-1")
+
+
+def host_keys(**changed: Any) -> tuple[ExportKey, ...]:
+    def host_of(address: bytes) -> str:
+        return "worker-1" if address == HOST else ""
+
+    maker = KeyMaker(DECIDERS.get, NAMES.get, lambda name: SHARED.get(name.name, name.name), host_of=host_of)
+    return maker.keys(record(**changed))
+
+
+def test_what_the_host_decides_about_itself() -> None:
+    """It is named by its node on both sides of what its host endpoint has decided about, and in nothing else."""
+    to_host = {"destination": HOST, "destination_end": 0}
+    source, destination = host_keys(**to_host)
+    assert [one.destination for one in (source, destination)] == [HOST_END, HOST_END]
+    assert (source.source, destination.reporter) == (WEB_END, ReportingSide.DESTINATION)
+    assert destination.hits == (PolicyHit(HitKind.CALICO, "shop", "db", "default", FlowAction.ALLOW, 2),)
+    source, destination = host_keys(**to_host, flags=DENIED, ingress=0, denied_by=IN_DENIED)
+    assert (source.action, destination.action, destination.destination) == (FlowAction.ALLOW, FlowAction.DENY, HOST_END)
+    from_host = {"source": HOST, "source_end": 0}
+    [source] = host_keys(**from_host, destination=ELSEWHERE, destination_end=0, ingress=0)
+    assert (source.source, source.reporter, source.destination.name) == (HOST_END, ReportingSide.SOURCE, "pub")
+    [workload] = host_keys(**to_host, ingress=0)  # nobody decided at the host
+    assert workload.destination == FlowEnd(EndType.NETWORK, "-", "pvt")
+    [workload] = host_keys(**from_host, egress=0)
+    assert workload.source == FlowEnd(EndType.NETWORK, "-", "pvt")
+    assert host_keys(**to_host, egress=0, ingress=0, flags=DENIED, denied_by=SPOOFED) == ()
+    assert host_keys(source=ELSEWHERE, source_end=0, destination=DB, destination_end=0) == ()  # it only passes
+
+
 def test_another_nodes_side_is_told_by_that_node() -> None:
     """Where its workloads have names they are named, and the host may have decided about them in passing."""
     maker = KeyMaker(DECIDERS.get, NAMES.get, lambda name: SHARED.get(name.name, name.name), is_here=WEB.__eq__)

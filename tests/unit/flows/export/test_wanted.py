@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cni_calico.flows.export.wanted import ExportedEnd, Target, parse_export, render_export
 
 TEXTS = st.text(max_size=10)
-TARGETS = st.builds(Target, TEXTS, TEXTS, TEXTS, TEXTS, st.floats(1, 3600), st.booleans())
+TARGETS = st.builds(Target, TEXTS, TEXTS, TEXTS, TEXTS, st.floats(1, 3600), st.booleans(), TEXTS)
 ENDS = st.dictionaries(
     st.tuples(TEXTS, TEXTS), st.builds(ExportedEnd, TEXTS, st.dictionaries(TEXTS, TEXTS, max_size=3)), max_size=4
 )
@@ -23,6 +23,11 @@ def test_it_is_read_as_it_was_written(target: Target, ends: dict[tuple[str, str]
 
 
 WHOLE = json.loads(render_export(Target("goldmane:7443"), [(("shop", "web"), ExportedEnd("web-*", {"a": "b"}))]))
+
+
+def test_an_older_agent_says_nothing_of_the_host() -> None:
+    older = {name: value for name, value in WHOLE.items() if name != "host"}
+    assert parse_export(json.dumps(older).encode())[0] == Target("goldmane:7443")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_pods_of_one_owner_share_a_name() -> None:
 
 
 def test_the_file_is_there_while_flows_are_exported(tmp_path: Path) -> None:
-    teller, path = ExportTeller(str(tmp_path), SILENT), tmp_path / EXPORT
+    teller, path = ExportTeller("n1", str(tmp_path), SILENT), tmp_path / EXPORT
     path.write_text("left behind")
     teller.use(settings(), [endpoint("a")])
     assert not path.exists()
@@ -49,7 +49,7 @@ def test_the_file_is_there_while_flows_are_exported(tmp_path: Path) -> None:
         TyphaKeyFile="/key",
     )
     teller.use(wanted, [endpoint("a")])
-    target = Target("goldmane.calico-system.svc:7443", "/ca", "/crt", "/key", 15.0)
+    target = Target("goldmane.calico-system.svc:7443", "/ca", "/crt", "/key", 15.0, host="n1")
     assert parse_export(path.read_bytes()) == (target, {("shop", "web"): ExportedEnd("web")})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.stat().st_ino
@@ -57,6 +57,8 @@ def test_the_file_is_there_while_flows_are_exported(tmp_path: Path) -> None:
     assert path.stat().st_ino == before
     teller.use(wanted, [])
     assert parse_export(path.read_bytes()) == (target, {})
+    teller.use(settings(FlowLogsLocalReporter="Enabled", FlowsHostEndpoints="Disabled"), [])
+    assert parse_export(path.read_bytes())[0] == Target("", local=True)
     teller.use(settings(), [])
     assert not path.exists()
 
@@ -64,7 +66,7 @@ def test_the_file_is_there_while_flows_are_exported(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     (tmp_path / "run").write_text("a file")
-    teller = ExportTeller(str(tmp_path / "run"), SILENT, lambda part, why: told.append((part, why)))
+    teller = ExportTeller("n1", str(tmp_path / "run"), SILENT, lambda part, why: told.append((part, why)))
     teller.use(settings(FlowLogsLocalReporter="Enabled"), [])
     [(part, why)] = told
     assert part == "export of flows" and "cannot write" in why
@@ -77,7 +79,7 @@ def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_what_is_not_recorded_is_not_exported_and_that_is_told(tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
-    teller = ExportTeller(str(tmp_path), SILENT, lambda part, why: told.append((part, why)))
+    teller = ExportTeller("n1", str(tmp_path), SILENT, lambda part, why: told.append((part, why)))
     off = settings(FlowLogsGoldmaneServer="goldmane:7443", Flows="Disabled")
     for _ in range(2):
         teller.use(off, [])
@@ -115,6 +117,7 @@ def test_what_is_exported_is_recorded(given: dict[str, str], recorded: str) -> N
         ("FlowLogsFlushInterval", "0"),
         ("FlowLogsFlushInterval", "2h"),
         ("FlowLogsLocalReporter", "yes"),
+        ("FlowsHostEndpoints", "no"),
     ],
 )
 def test_a_wrong_value_is_not_used_and_named(name: str, value: str) -> None:
