@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -33,11 +34,13 @@ class Loss:
 
 
 class Losses:
+    """``counts``: since this one began, by source and reason; what nobody could count counts once each time."""
+
     def __init__(self, state_dir: str) -> None:
         self._path = f"{state_dir}/{NAME}"
         self._kept: list[Loss] = []
         self._unwritten: list[Loss] = []
-        self._lines = 0
+        self._lines, self.counts = 0, Counter[tuple[str, str]]()
         try:
             lines = read_regular(self._path, _MOST_BYTES, follow=False).decode("utf-8", "replace").splitlines()
         except OSError:
@@ -51,6 +54,7 @@ class Losses:
 
     def add(self, loss: Loss) -> None:
         """``flush`` writes it."""
+        self.counts[loss.source, loss.why] += 1 if loss.count is None else loss.count
         self._kept = _joined(self._kept, loss)
         self._unwritten = _joined(self._unwritten, loss)
 

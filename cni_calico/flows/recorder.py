@@ -337,6 +337,7 @@ class Recorder:
             "unfollowed": live.dropped,
             "unknown": live.unknown,
             "lost": self._arrivals.lost(),
+            "losses": [(*what, count) for what, count in self.losses.counts.items()],
             "malformed": self._arrivals.strange,
             "slow": self._arrivals.slow,
             "readers": len(self._server),

@@ -1,7 +1,8 @@
 """The recorder's socket: a line of JSON asks, lines of JSON answer, the last one says what was lost in that time.
 
 Rule: nobody is waited for. A reader who does not take what he asked for is told how much he missed, and is cut off
-after a while; what cannot be understood is answered with an error. Only who may open the socket (root) gets here.
+after a while, as is who asks for nothing; what cannot be understood is answered with an error. Only who may open the
+socket (root) gets here.
 """
 
 from __future__ import annotations
@@ -245,6 +246,9 @@ class FlowServer:
                 return
         else:
             reader.moved = now
+        if reader.request is None and not reader.ending and now - reader.heard > _PATIENCE_S:
+            self._drop(reader)  # it has a place, and asks for nothing
+            return
         if reader.ending and not reader.out:
             self._drop(reader)
 

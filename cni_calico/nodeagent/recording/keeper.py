@@ -2,12 +2,14 @@
 
 Rule: the recorder is a process of its own, so that neither its work nor its end touches the agent. Nothing is started,
 and no file written, before flows are to be recorded for the first time. What it has to know is written to a file: it
-may be stopped, or begun again, at any time.
+may be stopped, or begun again, at any time. It gets no more memory than it can need: what goes wrong there must not
+take the node's.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -32,6 +34,12 @@ FLAG = "-flow-recorder"
 _NAMES, _PROCESS = "names of flows", "the flow recorder"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STEADY_S, _LOOK_S, _GRACE_S = 0.5, 30.0, 60.0, 0.25, 2.0
 _RUNS_S = 2.0  # one that ends at once does not run
+_BYTES, _CONNECTION_BYTES = 1 << 30, 1 << 10  # at most: of all else, several times what was ever seen; and of each
+
+
+def most_bytes(limits: FlowLimits) -> int:
+    """Of memory of its own (RLIMIT_DATA) that the recorder may have; the ring, a file, is not of it."""
+    return _BYTES + _CONNECTION_BYTES * limits.live
 
 
 def name_of(endpoint: WorkloadEndpoint) -> EndName:
@@ -69,7 +77,7 @@ class RecorderKeeper:
         self._command, self._environ = list(command), {**environ, VARIABLE: str(os.getpid())}
         self._start_thread, self._stopping, self._tell_trouble = start_thread, stopping, tell
         self._wanted = threading.Event()
-        self._runs, self._flows = False, ""
+        self._runs, self._flows, self._limits = False, "", USUAL_LIMITS
         self._written = b""
         self.troubles: dict[str, str] = {}
 
@@ -91,7 +99,7 @@ class RecorderKeeper:
             self._note_none()
             return
         self._tell(endpoints, kept_s, hosts, limits)
-        self._flows = flows
+        self._flows, self._limits = flows, limits
         self._wanted.set()
         if not self._runs:
             self._runs = True
@@ -166,7 +174,7 @@ class RecorderKeeper:
             self._log.error(str(e))
             return False
         self._log.info(f"started the flow recorder (process {child.pid})")
-        ran_s = 0.0
+        ran_s, limits = 0.0, None
         try:
             while not child.ended(_LOOK_S):
                 ran_s += _LOOK_S
@@ -174,6 +182,9 @@ class RecorderKeeper:
                     self._note(_PROCESS, "")
                 self._rules.go_on()
                 pair = self._follow(pair)
+                if limits != self._limits:
+                    limits = self._limits
+                    self._bound(child.pid, most_bytes(limits))
                 if not self._is_wanted(flows):
                     child.stop(_GRACE_S)
                     break
@@ -181,6 +192,17 @@ class RecorderKeeper:
             child.close()
             self._rules.detach()
         return ran_s >= _STEADY_S
+
+    def _bound(self, pid: int, size: int) -> None:
+        """What it asks for beyond that fails, and then it ends, and is started again."""
+        try:
+            _, most = resource.prlimit(pid, resource.RLIMIT_DATA)
+            allowed = size if most == resource.RLIM_INFINITY else min(size, most)
+            resource.prlimit(pid, resource.RLIMIT_DATA, (allowed, most))
+        except ProcessLookupError:
+            pass  # it has ended
+        except OSError as e:
+            self._log.warning(f"the flow recorder's memory is not limited: {e.strerror}")
 
     def _follow(self, before: int) -> int:
         """The pair of groups that the recorder listens to; the engine is told of another one."""

@@ -14,6 +14,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
+from cni_calico.flows.losses import ENDS, OVERRUN, RATE
 from cni_calico.flows.query import FlowQuery
 
 _ANSWER_S = 1.0
@@ -66,17 +67,17 @@ def collect_flows(run_dir: str) -> Iterator[Any]:
     for verdict in ("allowed", "denied"):
         connections.add_metric([verdict], said[verdict])
     yield connections
-    text = "Reports of the kernel that did not reach the flow recorder; of ends, how often some were lost."
-    lost = CounterMetricFamily("calico_flows_lost", text, labels=["source"])
-    for source, count in said["lost"].items():
-        lost.add_metric([source], count)
+    text = "Reports of the kernel that were not recorded; of ends, and of times without a recorder, how often."
+    lost = CounterMetricFamily("calico_flows_lost", text, labels=["source", "why"])
+    for what, count in _losses(said).items():
+        lost.add_metric(what, count)
     yield lost
     text = "What connection tracking had no room for: packets dropped, connections forgotten early."
     full = CounterMetricFamily("calico_flows_conntrack_full", text, labels=["result"])
     for result, count in zip(("dropped", "forgotten"), said["without_room"], strict=True):
         full.add_metric([result], count)
     yield full
-    for name, text, what in _GAUGES:
+    for name, text, what in (*_GAUGES, ("felix_collector_epstats", "Upstream's name for calico_flows_live.", "live")):
         yield GaugeMetricFamily(name, text, value=said[what])
     now = time.time()
     for name, text, what in _AGES:
@@ -99,6 +100,13 @@ def collect_flows(run_dir: str) -> Iterator[Any]:
             for result, count in results.items():
                 staged.add_metric([policy, result], count)
         yield staged
+
+
+def _losses(said: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """By source and reason, also what has not been lost so far."""
+    found = {(source, OVERRUN): 0 for source in said["lost"]}
+    found |= {(source, RATE): 0 for source in said["lost"] if source != ENDS}
+    return found | {(source, why): count for source, why, count in said.get("losses", ())}
 
 
 def _collect_export(said: Mapping[str, Any]) -> Iterator[Any]:

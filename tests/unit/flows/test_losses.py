@@ -31,7 +31,9 @@ def test_losses_are_kept_and_told_for_a_time(tmp_path: Path) -> None:
     losses.flush()
     with (tmp_path / "losses").open("a") as file:
         file.write("nonsense")
+    assert dict(losses.counts) == {(ALLOWED, AWAY): 1, (DENIED, RATE): 7}
     again = Losses(str(tmp_path))
+    assert not again.counts, "they are this one's"
     assert again.between(None) == [loss, later] and again.between(3.0) == [later]
     assert again.between(3.0, 499.0) == [] and again.between(None, 499.0) == [loss] and again.between(600.0) == [later]
     again.add(Loss(900.0, 901.0, DENIED, RATE, 1))

@@ -177,6 +177,18 @@ def test_who_is_slow_misses_some_and_is_told_so(flow_server: FlowServer, flow_cl
         assert len(flow_server) == 0  # cut off
 
 
+def test_who_asks_for_nothing_has_no_place_for_long(flow_server: FlowServer, flow_clock: Clock) -> None:
+    following = render_query(FlowQuery(follow=True))
+    with connect(flow_server), connect(flow_server, b'{"last": '), connect(flow_server, following) as reader:
+        until(lambda: flow_server.wait(0) or reader.recv(1 << 16).count(b"\n") == 5, "what there is")
+        flow_clock.now += 9
+        flow_server.wait(0)
+        assert len(flow_server) == 3
+        flow_clock.now += 2
+        flow_server.wait(0)
+        assert len(flow_server) == 1 and flow_server.followed  # which has been answered
+
+
 def test_one_more_than_there_may_be_is_told_so(flow_server: FlowServer) -> None:
     readers = [connect(flow_server) for _ in range(serving.READERS)]
     assert len(flow_server) == serving.READERS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
 from cni_calico.flows.names import ENDS, EndName, EndsHere, parse_ends
 from cni_calico.log import Log
 from cni_calico.model.resources import Metadata, WorkloadEndpoint
-from cni_calico.nodeagent.recording.keeper import RecorderKeeper, name_of
+from cni_calico.nodeagent.recording.keeper import RecorderKeeper, most_bytes, name_of
 from cni_calico.policy.failsafe import INBOUND, OUTBOUND
 from tests.deadlines import until
 
@@ -70,6 +71,18 @@ def test_it_is_started_again_and_ended(keeper: RecorderKeeper, tmp_path: Path) -
     until(lambda: not is_there(ran(tmp_path)[1][0]), "it has ended")
     keeper.use("Enabled", [])
     until(lambda: len(ran(tmp_path)) == 3, "it runs once more")
+
+
+def test_its_memory_has_a_limit_which_follows_the_parameter(keeper: RecorderKeeper, tmp_path: Path) -> None:
+    def most() -> int:
+        return resource.prlimit(int(ran(tmp_path)[0][0]), resource.RLIMIT_DATA)[0]
+
+    keeper.use("Enabled", [ENDPOINT])
+    until(lambda: ran(tmp_path) and most() == most_bytes(USUAL_LIMITS), "it is limited")
+    larger = FlowLimits(live=10_000_000)
+    keeper.use("Enabled", [ENDPOINT], limits=larger)
+    until(lambda: most() == most_bytes(larger) > 10 << 30, "it has room for more connections")
+    assert len(ran(tmp_path)) == 1  # without beginning anew
 
 
 def test_who_has_which_address(keeper: RecorderKeeper, tmp_path: Path) -> None:

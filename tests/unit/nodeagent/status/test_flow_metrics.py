@@ -14,7 +14,8 @@ from cni_calico.nodeagent.status.flow_metrics import collect_flows
 
 SAID: dict[str, Any] = {
     **{"allowed": 7, "denied": 2, "live": 3, "unfollowed": 0, "unknown": 0, "malformed": 0, "slow": 1, "readers": 1},
-    **{"lost": {"nflog-allowed": 5}, "cpu_seconds": 1.5, "store_bytes": 4096, "uncounted": 4, "oldest_sums": None},
+    **{"lost": {"nflog-allowed": 5, "destroy": 0}, "losses": [["nflog-allowed", "rate", 5]]},
+    **{"cpu_seconds": 1.5, "store_bytes": 4096, "uncounted": 4, "oldest_sums": None},
     **{"disagreed": 0, "agreed": 9, "unjudged": 6, "without_room": [8, 10]},
     **{"unaccounted": 3, "denied_packets": [["NetworkPolicy", "shop/db", 12], ["other", "", 1]]},
 }
@@ -40,7 +41,11 @@ def collected(root: Path, said: dict[str, Any]) -> dict[str, float]:
 
 def test_what_the_recorder_says(tmp_path: Path) -> None:
     found = collected(tmp_path, {**SAID, "oldest": time.time() - 60})
-    assert found["calico_flows_connections_totaldenied"] == 2 and found["calico_flows_lost_totalnflog-allowed"] == 5
+    assert found["calico_flows_connections_totaldenied"] == 2
+    lost = {name: value for name, value in found.items() if "lost" in name}
+    names = ("nflog-allowedrate", "nflog-allowedoverrun", "destroyoverrun")
+    assert lost == {f"calico_flows_lost_total{name}": 5 if name.endswith("rate") else 0 for name in names}
+    assert found["felix_collector_epstats"] == found["calico_flows_live"] == 3
     assert found["calico_flows_store_bytes"] == 4096 and found["calico_flows_uncounted_total"] == 4
     assert found["calico_flows_unjudged_total"] == 6 and found["calico_flows_unaccounted_total"] == 3
     assert found["calico_flows_denied_packets_totalNetworkPolicyshop/db"] == 12
