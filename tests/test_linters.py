@@ -447,6 +447,7 @@ LAZY = {
     "controllers.run": BACKEND,
     "ctl.cluster.check": COMMAND,
     "ctl.command_line.completion": HEAVY,
+    "ctl.command_line.flow_arguments": COMMAND,
     "ctl.command_line.parsers": COMMAND,
     "ctl.datastore.local": COMMAND,
     "ctl.encryption.between": HEAVY,

@@ -1,9 +1,15 @@
-"""The command line of ``calicoctl flows``. Rule: only describes what can be given; filters keep their order."""
+"""The command line of ``calicoctl flows``.
+
+Rule: only describes what can be given; filters keep their order. What can never be met is refused: an empty answer, and
+no denied flow for --fail-if-denied, would be taken for true.
+"""
 
 from __future__ import annotations
 
 import shlex
 from argparse import Action, ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from cni_calico.ctl.command_line.parsers import CommandParser, Commands
@@ -41,6 +47,63 @@ _ALONE = "AUDIT is --verdict allowed with --staged denied, and goes with no othe
 Filter = tuple[str, str, bool]  # field, value, whether it must not be met
 
 
+def _name(text: str) -> str:
+    """All raise ValueError with what was expected, "" for the option's METAVAR."""
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+def _path(text: str) -> str:
+    """A name with or without its namespace, or an address."""
+    with suppress(ValueError):
+        return _address(text)
+    if text.count("/") > 1:
+        raise ValueError
+    return _name(text)
+
+
+def _address(text: str) -> str:
+    from ipaddress import ip_address
+
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        raise ValueError("one address, not a network or a part") from None
+
+
+def _label(text: str) -> str:
+    if not text.partition("=")[0].strip():
+        raise ValueError
+    return text
+
+
+def _port_number(text: str) -> str:
+    try:
+        return str(_port(text))
+    except ArgumentTypeError:
+        raise ValueError("a number up to 65535") from None
+
+
+def _protocol(text: str) -> str:
+    from cni_calico.flows.query import PROTOCOLS
+
+    name = text.lower().replace("icmpv6", "icmp6")
+    number = int(name) if name.isascii() and name.isdecimal() and len(name) < 4 else -1
+    if name in PROTOCOLS.values():
+        return name
+    if not 0 <= number < 256:
+        raise ValueError(f"{', '.join(PROTOCOLS.values())} or a number up to 255")
+    return PROTOCOLS.get(number, str(number))
+
+
+_VALUES: dict[str, Callable[[str], str]] = {
+    **dict.fromkeys(("from", "to", "pod", "service", "policy"), _path),
+    **dict.fromkeys(("from-label", "to-label", "label"), _label),
+    **{"ip": _address, "port": _port_number, "protocol": _protocol},
+}
+
+
 class FilterAction(Action):
     """Appends (field, value, negated) to ``filters``; a --not before it is used up."""
 
@@ -49,8 +112,15 @@ class FilterAction(Action):
         if self.const == "verdict":
             known += self._verdict(str(values), namespace, negated=negated)
         else:
-            known.append((self.const, str(values), negated))
+            known.append((self.const, self._value(str(values)), negated))
         namespace.filters, namespace.negate = known, False
+
+    def _value(self, text: str) -> str:
+        """As flows have it. Raises ArgumentError."""
+        try:
+            return _VALUES.get(self.const, _name)(text)
+        except ValueError as e:
+            raise ArgumentError(self, f"expected {str(e) or self.metavar}, got {text!r}") from None
 
     def _verdict(self, text: str, namespace: Namespace, *, negated: bool) -> list[Filter]:
         """Raises ArgumentError."""

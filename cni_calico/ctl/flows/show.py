@@ -64,6 +64,12 @@ def parse_query_arguments(arguments: Namespace, now: datetime) -> FlowQuery:
     if arguments.negate:
         raise InvalidConfig("there is no filter after --not")
     since, until = _parse_when(arguments.since, "since", now), _parse_when(arguments.until, "until", now)
+    if since is not None and until is not None and since > until:
+        raise InvalidConfig("--since is later than --until: there is nothing between them")
+    if arguments.follow and until is not None:
+        raise InvalidConfig("-f and --until do not go together: what is new comes after any time that has been")
+    if arguments.follow and arguments.aggregate:
+        raise InvalidConfig("-f and --aggregate do not go together: nobody knows yet how many there will be")
     last = arguments.last
     if last is first is None and since is None and until is None and not arguments.follow and not arguments.aggregate:
         last = _DEFAULT_LAST

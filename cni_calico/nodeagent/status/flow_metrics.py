@@ -69,8 +69,8 @@ def collect_flows(run_dir: str) -> Iterator[Any]:
     yield connections
     text = "Reports of the kernel that were not recorded; of ends, and of times without a recorder, how often."
     lost = CounterMetricFamily("calico_flows_lost", text, labels=["source", "why"])
-    for what, count in _losses(said).items():
-        lost.add_metric(what, count)
+    for source_and_why, count in _losses(said).items():
+        lost.add_metric(source_and_why, count)
     yield lost
     text = "What connection tracking had no room for: packets dropped, connections forgotten early."
     full = CounterMetricFamily("calico_flows_conntrack_full", text, labels=["result"])

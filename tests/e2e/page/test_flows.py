@@ -318,11 +318,16 @@ FILTERS = (
         "--not --from shop/web --ip fd00::1",
     ),
     *("--service shop/db", "--service db", "--service bank/db", "--service d", "--not --service 10.96.0.1"),
-    *("--not --port 80 --not --port 443", "--from 'shop/web' --from \"metrics/\"", "--from-pod=shop\\/api", "--ip ''"),
+    *(
+        "--not --port 80 --not --port 443",
+        "--from 'shop/web' --from \"metrics/\"",
+        "--from-pod=shop\\/api",
+        "--protocol 6",
+    ),
 )
 WRONG = (
     *("--verdict pending", "--verdict AUDIT", "--from", "--not", "--from 'a", "--nonsense x", "word", "--from --to"),
-    "--from \\",
+    *("--from \\", "--ip ''", "--port http", "--port 65536", "--protocol tpc", "--protocol 256"),
 )
 
 

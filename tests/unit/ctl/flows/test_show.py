@@ -93,11 +93,48 @@ def test_options(words: tuple[str, ...], asked: FlowQuery) -> None:
         ("--first", "1", "--last", "1"),
         ("--first", "1", "-f"),
         ("--first", "1", "--aggregate"),
+        ("--since", "5m", "--until", "1h"),
+        ("-f", "--until", "5m"),
+        ("-f", "--aggregate"),
     ],
 )
 def test_wrong_options(words: tuple[str, ...]) -> None:
     with pytest.raises(InvalidConfig):
         query(*words)
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "asked"),
+    [
+        ("--protocol", "6", "tcp"), ("--protocol", "ICMPv6", "icmp6"), ("--protocol", "47", "47"),
+        ("--port", "053", "53"),
+        ("--ip", "FD00:0::1", "fd00::1"), ("--from", "fd00:0:0::1", "fd00::1"), ("--to", "shop/", "shop/"),
+    ],
+)  # fmt: skip
+def test_a_value_is_asked_for_as_flows_have_it(option: str, given: str, asked: str) -> None:
+    [condition] = query(option, given).conditions
+    assert condition.values == (asked,)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--port 99999", "argument --port: expected a number up to 65535, got '99999'"),
+        ("--port http", "expected a number up to 65535, got 'http'"),
+        ("--protocol tpc", "expected icmp, tcp, udp, icmp6, sctp or a number up to 255, got 'tpc'"),
+        ("--protocol 256", "or a number up to 255, got '256'"),
+        ("--ip 10.65.0.0/16", "expected one address, not a network or a part, got '10.65.0.0/16'"),
+        ("--from a/b/c", "expected [NS/]POD|ADDRESS, got 'a/b/c'"),
+        ("--policy a/b/c", "expected [NS/]NAME, got 'a/b/c'"),
+        ("--label =x", "expected KEY[=VALUE], got '=x'"),
+        ("--to=", "expected [NS/]POD|ADDRESS, got ''"),
+        ("--tier=", "expected NAME, got ''"),
+    ],
+)
+def test_what_no_flow_can_meet_is_refused(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It looked as if there were none, also to --fail-if-denied."""
+    assert run(["flows", *words.split()], {}) == 1
+    assert why in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

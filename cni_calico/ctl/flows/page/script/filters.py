@@ -5,6 +5,19 @@ Rule: the same words mean the same flows as on the command line (a test compares
 
 FILTERS = r"""
 const WORDS = {FORWARDED: "allowed", DROPPED: "denied", ALLOWED: "allowed", DENIED: "denied"};
+const PROTOCOLS = {1: "icmp", 6: "tcp", 17: "udp", 58: "icmp6", 132: "sctp", icmpv6: "icmp6"};
+const isUpTo = (text, most) => /^[0-9]+$/.test(text) && Number(text) <= most;
+
+function valueOf(name, field, value) {
+  if (!value.trim() || (field === "port" && !isUpTo(value, 65535)))
+    throw new Error(`filter: argument ${name}: cannot be ${shown(value)}`);
+  if (field === "port") return String(Number(value));
+  if (field !== "protocol") return value;
+  const known = PROTOCOLS[value.toLowerCase()] ?? value.toLowerCase();
+  if (!Object.values(PROTOCOLS).includes(known) && !isUpTo(known, 255))
+    throw new Error(`filter: argument ${name}: cannot be ${shown(value)}`);
+  return known;
+}
 
 function splitWords(text) {
   const words = [];
@@ -38,6 +51,7 @@ function parseFilter(text) {
         throw new Error(`filter: argument ${name}: in a file expected allowed or denied, got ${shown(value)}`);
       value = WORDS[value.toUpperCase()];
     }
+    value = valueOf(name, field, value);
     const key = field + negated;
     found.set(key, {field, negated, values: [...(found.get(key)?.values ?? []), value]});
     negated = false;
