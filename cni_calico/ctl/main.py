@@ -7,6 +7,8 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from errno import EBADF
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, TextIO
@@ -125,10 +127,12 @@ def _read_stdin(is_export: bool) -> str:
     return text
 
 
-def _print(text: str, file: TextIO) -> None:
-    """Print a text; characters that the terminal's encoding lacks are escaped. A long one in parts: two copies of a
-    table of 100,000 lines take more than the table.
+def _print(text: str, file: TextIO | None) -> None:
+    """Print a text, unless ``file`` was closed before we began; characters that the terminal's encoding lacks are
+    escaped. A long one in parts: two copies of a table of 100,000 lines take more than the table.
     """
+    if file is None:
+        return
     encoding = file.encoding or "utf-8"
     for at in range(0, len(text), _AT_ONCE):
         part = text[at : at + _AT_ONCE]
@@ -137,12 +141,24 @@ def _print(text: str, file: TextIO) -> None:
 
 
 def _say(text: str) -> None:
+    """Raises OutputFailed, BrokenPipeError."""
+    if not text:
+        return
     try:
+        if _standard(sys.stdout) is None:
+            raise OSError(EBADF, os.strerror(EBADF))
         _print(text, sys.stdout)
     except BrokenPipeError:
         raise
     except OSError as e:
+        with suppress(OSError, AttributeError):
+            sys.stdout.close()  # what is left would be tried again at exit
         raise OutputFailed(f"cannot write the answer to standard output: {e.strerror}") from e
+
+
+def _standard(file: TextIO | None) -> TextIO | None:
+    """None if it was closed before we began."""
+    return file
 
 
 def _note(text: object) -> None:
@@ -171,7 +187,7 @@ def _end_now() -> None:
 
 
 def _look(environ: Mapping[str, str]) -> PlainLook:
-    if sys.stdout.isatty():
+    if (output := _standard(sys.stdout)) is not None and output.isatty():
         from cni_calico.ctl.output.terminal import look_of
 
         return look_of(sys.stdout, environ)

@@ -13,6 +13,7 @@ import pytest
 
 from cni_calico.ctl.command_line.help_texts import COMMANDS
 from cni_calico.ctl.main import find_command, find_standalone
+from tests.conftest import ROOT
 
 GROUPS = {name for name in COMMANDS if any(other.startswith(f"{name} ") for other in COMMANDS)}
 # upstream's words for ``datastore lock`` and the others are replaced where the command line is parsed
@@ -71,3 +72,12 @@ def test_progress_is_shown_on_a_terminal_and_nothing_of_it_stays(tmp_path: Path)
     assert on_terminal.stdout == plain.stdout
     said = shown.split("\r\x1b[K")
     assert [word.partition(" ")[0] for word in said] == ["", "Reading,", "Looking", "Comparing", ""], shown
+
+
+@pytest.mark.parametrize(
+    ("where", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor"), ("2>&-", "")]
+)
+def test_what_nobody_can_read_is_a_failure_in_a_line(where: str, why: str) -> None:
+    command = f"exec {sys.executable} -m cni_calico.ctl.main version --client {where}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stderr) == ((1, f"cannot write the answer to standard output: {why}\n") if why else (0, ""))
