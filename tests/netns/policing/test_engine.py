@@ -44,6 +44,7 @@ from cni_calico.nodeagent.view import last_valid
 from tests.conftest import SUMMARY
 from tests.deadlines import until
 from tests.netns.policing.lab import ALLOW_80, DENY_B, NODE, Counts, Lab, lab, private_settings, traffic
+from tests.netns.policing.reported import RECORDED, denials_of
 
 pytestmark = pytest.mark.netns
 
@@ -62,19 +63,25 @@ def lab_of_two(tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_a_policy_takes_effect(lab_of_two: Lab) -> None:
-    lab_of_two.start()
+    """And each packet that it drops is reported once, with its rule, or the end of its tier."""
+    lab_of_two.start(**RECORDED)
     assert lab_of_two.passes("a", "b", 80)
-    lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
-    lab_of_two.until_passes("a", "b", 80, False)
-    assert not lab_of_two.passes("a", "b", 80, version=6)
-    assert lab_of_two.passes("b", "a", 80)
+    with denials_of(lab_of_two) as denials:
+        lab_of_two.put("GlobalNetworkPolicy", "deny", DENY_B)
+        lab_of_two.until_passes("a", "b", 80, False)
+        assert not lab_of_two.passes("a", "b", 80, version=6)
+        assert lab_of_two.passes("b", "a", 80)
+        denials.check(*["ingress: deny rule 0"] * 2)
     lab_of_two.put("GlobalNetworkPolicy", "allow", ALLOW_80)
     lab_of_two.until_passes("a", "b", 80)
-    assert lab_of_two.passes("a", "b", 8004) and lab_of_two.passes("a", "b", 80, version=6)
-    assert not lab_of_two.passes("a", "b", 81)
-    lab_of_two.remove("GlobalNetworkPolicy", "deny")
-    lab_of_two.until_in_force(policies=1)
-    assert not lab_of_two.passes("a", "b", 81)  # the tier's end
+    with denials_of(lab_of_two) as denials:
+        assert lab_of_two.passes("a", "b", 8004) and lab_of_two.passes("a", "b", 80, version=6)
+        assert not lab_of_two.passes("a", "b", 81)
+        denials.check("ingress: deny rule 0")
+        lab_of_two.remove("GlobalNetworkPolicy", "deny")
+        lab_of_two.until_in_force(policies=1)
+        assert not lab_of_two.passes("a", "b", 81)  # the tier's end
+        denials.check("ingress: end of tier default (policies: allow)")
     assert lab_of_two.standing()["problems"] == []
 
 

@@ -22,6 +22,7 @@ from cni_calico.nodeagent.view.sources import Sources
 from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.policing.lab import Lab, Workload, lab, socket_in
+from tests.netns.policing.reported import RECORDED, denials_of
 from tests.unit.nodeagent.fabric import FELIX, node, pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
@@ -40,6 +41,11 @@ def lab_with_policy(tmp_path: Path) -> Iterator[Lab]:
         made.add("a", "10.65.0.1", "fd00::1", app="a")
         made.add("b", "10.65.0.2", "fd00::2", app="b")
         yield made
+
+
+def is_nftables(node: Lab) -> bool:
+    """Whose limits report what they drop; those of legacy iptables do not (docs/flows.md)."""
+    return "FELIX_NFTABLESMODE" not in node.always
 
 
 def alias(node: Lab, name: str, of: str, address: str) -> None:
@@ -66,20 +72,24 @@ def test_a_source_that_is_not_the_workloads(lab_with_policy: Lab, setting: str, 
     lab_with_policy.workloads["a"].document["allowSpoofedSourcePrefixes"] = [prefix]
     lab_with_policy.put_endpoint(lab_with_policy.workloads["a"], app="a")
     assert passes("spoofed") and passes("asked")
-    lab_with_policy.start(FELIX_WORKLOADSOURCESPOOFING=setting)
+    lab_with_policy.start(FELIX_WORKLOADSOURCESPOOFING=setting, **RECORDED)
     lab_with_policy.until_in_force(endpoints=2)
-    assert passes("a")  # the endpoint stays, whatever it asked for
-    assert not passes("spoofed")
-    assert passes("asked") is (setting == "Any")
+    with denials_of(lab_with_policy) as denials:
+        assert passes("a")  # the endpoint stays, whatever it asked for
+        assert not passes("spoofed")
+        assert passes("asked") is (setting == "Any")
+        denials.check(*["a source that is not the workload's"] * (1 if setting == "Any" else 2))
 
 
 def test_packet_rates(lab_with_policy: Lab) -> None:
     lab_with_policy.workloads["b"].document["qosControls"] = {"ingressPacketRate": 1, "ingressPacketBurst": 3}
     lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
-    lab_with_policy.start()
+    lab_with_policy.start(**RECORDED)
     lab_with_policy.until_in_force(endpoints=2)
-    there = [lab_with_policy.passes("a", "b", 80) for _ in range(40)]
-    assert there[0] and there.count(False) > 10
+    with denials_of(lab_with_policy) as denials:
+        there = [lab_with_policy.passes("a", "b", 80) for _ in range(40)]
+        assert there[0] and there.count(False) > 10
+        denials.check(*["over the packet rate"] * (there.count(False) if is_nftables(lab_with_policy) else 0))
     assert all(lab_with_policy.passes("b", "a", 80) for _ in range(10))
     lab_with_policy.workloads["b"].document.pop("qosControls")
     lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
@@ -106,10 +116,11 @@ def test_numbers_of_connections(lab_with_policy: Lab) -> None:
     """A new one over the limit is reset; the others go on, and one that ends makes room."""
     lab_with_policy.workloads["b"].document["qosControls"] = {"ingressMaxConnections": 3}
     lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
-    lab_with_policy.start()
+    lab_with_policy.start(**RECORDED)
     lab_with_policy.until_in_force(endpoints=2)
     client, server = lab_with_policy.workloads["a"], lab_with_policy.workloads["b"]
     with ExitStack() as stack:
+        denials = stack.enter_context(denials_of(lab_with_policy))
         listening = stack.enter_context(socket_in(server.ns, socket.AF_INET, socket.SOCK_STREAM))
         listening.bind((server.address(), 80))
         listening.listen()
@@ -124,6 +135,7 @@ def test_numbers_of_connections(lab_with_policy: Lab) -> None:
         for _ in range(3):
             with pytest.raises(ConnectionRefusedError):
                 connected()
+        denials.check(*["over the number of connections"] * (3 if is_nftables(lab_with_policy) else 0))
         for one, other in pairs:
             one.sendall(b"still there")
             assert other.recv(100) == b"still there"
@@ -178,10 +190,12 @@ def test_what_connection_tracking_cannot_understand(lab_with_policy: Lab, unchec
     with socket_in(client.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as raw:
         raw.sendto(too_short + b"before", (server.address(), 0))
         assert lab_with_policy.arrivals("b", b"before") == 1
-        lab_with_policy.start(FELIX_DISABLECONNTRACKINVALIDCHECK=str(unchecked).lower())
+        lab_with_policy.start(FELIX_DISABLECONNTRACKINVALIDCHECK=str(unchecked).lower(), **RECORDED)
         lab_with_policy.until_in_force(endpoints=2)
-        raw.sendto(too_short + b"policed", (server.address(), 0))
-        assert lab_with_policy.arrivals("b", b"policed") == unchecked
+        with denials_of(lab_with_policy) as denials:
+            raw.sendto(too_short + b"policed", (server.address(), 0))
+            assert lab_with_policy.arrivals("b", b"policed") == unchecked
+            denials.check(*(() if unchecked else ("invalid",)))
     assert lab_with_policy.passes("a", "b", 80)
 
 
@@ -197,28 +211,37 @@ def test_what_deny_does(lab_with_policy: Lab, action: str, version: int) -> None
         {"action": "Deny", **udp, "destination": {"ports": [81]}},
     ]
     lab_with_policy.put("GlobalNetworkPolicy", "b", {"selector": "app == 'b'", "types": ["Ingress"], "ingress": rules})
-    lab_with_policy.start(FELIX_NFTABLESFILTERDENYACTION=action)
+    lab_with_policy.start(FELIX_NFTABLESFILTERDENYACTION=action, **RECORDED)
     lab_with_policy.until_in_force(endpoints=3)
     assert lab_with_policy.passes("a", "b", 80, version=version)
-    for name, port in (("b", 81), ("b", 82), ("c", 80)):
-        assert not lab_with_policy.passes("a", name, port, version=version)
-        family = socket.AF_INET if version == 4 else socket.AF_INET6
-        with socket_in(lab_with_policy.workloads["a"].ns, family, socket.SOCK_DGRAM) as client:
-            client.connect((lab_with_policy.workloads[name].address(version), port))
-            client.send(b"hello")
-            assert lab_with_policy.arrivals(name, b"hello", version) == 0
-            client.settimeout(5 if action == "Reject" else 0)
-            with pytest.raises(ConnectionRefusedError if action == "Reject" else BlockingIOError):
-                client.recv(100)
+    said = (
+        "ingress: b rule 1",
+        "ingress: end of tier default (policies: b)",
+        "ingress: no policy or profile allowed it",
+    )
+    for name, port, reason in (("b", 81, said[0]), ("b", 82, said[1]), ("c", 80, said[2])):
+        with denials_of(lab_with_policy) as denials:
+            assert not lab_with_policy.passes("a", name, port, version=version)
+            family = socket.AF_INET if version == 4 else socket.AF_INET6
+            with socket_in(lab_with_policy.workloads["a"].ns, family, socket.SOCK_DGRAM) as client:
+                client.connect((lab_with_policy.workloads[name].address(version), port))
+                client.send(b"hello")
+                assert lab_with_policy.arrivals(name, b"hello", version) == 0
+                client.settimeout(5 if action == "Reject" else 0)
+                with pytest.raises(ConnectionRefusedError if action == "Reject" else BlockingIOError):
+                    client.recv(100)
+            denials.check(reason, reason)
 
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_tunnel_packets_of_workloads(lab_with_policy: Lab, allowed: bool) -> None:
-    lab_with_policy.start(FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=str(allowed).lower())
+    lab_with_policy.start(FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=str(allowed).lower(), **RECORDED)
     lab_with_policy.until_in_force(endpoints=2)
-    for version in (4, 6):
-        assert lab_with_policy.passes("a", "b", 4789, version=version) is allowed
-        assert lab_with_policy.passes("a", "b", 4790, version=version)
+    with denials_of(lab_with_policy) as denials:
+        for version in (4, 6):
+            assert lab_with_policy.passes("a", "b", 4789, version=version) is allowed
+            assert lab_with_policy.passes("a", "b", 4790, version=version)
+        denials.check(*["VXLAN from a workload"] * (0 if allowed else 2))
 
 
 def test_service_loops(lab_with_policy: Lab) -> None:
@@ -228,12 +251,14 @@ def test_service_loops(lab_with_policy: Lab) -> None:
     mac = lab_with_policy.workloads["b"].ns.link("eth0")
     assert mac is not None
     lab_with_policy.host.do("neigh", "add", "10.96.0.7", "lladdr", mac["address"], "dev", "calib")
-    lab_with_policy.start()
+    lab_with_policy.start(**RECORDED)
     lab_with_policy.until_in_force(endpoints=2)
     assert lab_with_policy.passes("a", "service", 80)
     ranges = {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}], "serviceExternalIPs": [{"cidr": "203.0.113.0/24"}]}
     lab_with_policy.put("BGPConfiguration", "default", ranges)
-    lab_with_policy.until_passes("a", "service", 80, False)
+    with denials_of(lab_with_policy) as denials:
+        lab_with_policy.until_passes("a", "service", 80, False)
+        denials.check("service loop")
     assert lab_with_policy.passes("a", "b", 80)
     lab_with_policy.remove("BGPConfiguration", "default")
     lab_with_policy.until_passes("a", "service", 80)
@@ -243,10 +268,12 @@ def test_service_loops(lab_with_policy: Lab) -> None:
 def test_workload_to_host(lab_with_policy: Lab, action: str) -> None:
     lab_with_policy.workloads["host"] = Workload("host", lab_with_policy.host, "", ("192.0.2.10", "2001:db8::10"))
     assert lab_with_policy.passes("a", "host", 53)
-    lab_with_policy.start(FELIX_DEFAULTENDPOINTTOHOSTACTION=action)
+    lab_with_policy.start(FELIX_DEFAULTENDPOINTTOHOSTACTION=action, **RECORDED)
     lab_with_policy.until_in_force(endpoints=2)
-    assert lab_with_policy.passes("a", "host", 53) is (action != "DROP")
-    assert lab_with_policy.passes("a", "host", 53, version=6) is (action != "DROP")
+    with denials_of(lab_with_policy) as denials:
+        assert lab_with_policy.passes("a", "host", 53) is (action != "DROP")
+        assert lab_with_policy.passes("a", "host", 53, version=6) is (action != "DROP")
+        denials.check(*["DefaultEndpointToHostAction"] * (2 if action == "DROP" else 0))
     deny = {"selector": "app == 'a'", "types": ["Egress"], "egress": [{"action": "Deny", "protocol": "UDP"}]}
     lab_with_policy.put("GlobalNetworkPolicy", "deny", deny)
     lab_with_policy.until_passes("a", "host", 53, False)
