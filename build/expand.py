@@ -178,7 +178,8 @@ def _class_lines(options: dict[str, bool], columns: list[Column]) -> Iterator[st
     else:  # a default stays in the class
         yield from (f"{c.name} = {c.default}" for c in columns if c.default)
         columns = [replace(c, default=c.default and c.name) for c in columns]
-    yield f"__dataclass_fields__ = {SHARED}.Fields()"
+    told = "" if all(c.given for c in columns) else repr(names)
+    yield f"__dataclass_fields__ = {SHARED}.Fields({told})"
     yield from _init_lines(frozen, columns)
     shown = ", ".join(f"{c.name}={{self.{c.name}!r}}" for c in columns if c.shown)
     yield f"def __repr__(self): return f'{{self.__class__.__qualname__}}({shown})'"

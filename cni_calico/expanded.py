@@ -17,12 +17,19 @@ MISSING: Any = object()  # the default of a field with a factory
 
 
 class Fields:
-    """``__dataclass_fields__``, made when ``dataclasses`` first looks for it: names are all its functions use."""
+    """``__dataclass_fields__``, made when ``dataclasses`` first looks for it: names are all its functions use, and
+    which are parameters. ``names``: of all of them, if some are none.
+    """
+
+    def __init__(self, names: tuple[str, ...] = ()) -> None:
+        self._names = names
 
     def __get__(self, instance: object, owner: type[Any]) -> dict[str, Field[Any]]:
-        from dataclasses import make_dataclass
+        from dataclasses import field, make_dataclass
 
-        cls: Any = make_dataclass(owner.__name__, owner.__match_args__)
+        given = owner.__match_args__
+        columns = [(name, Any, field(init=name in given)) for name in self._names or given]
+        cls: Any = make_dataclass(owner.__name__, columns)
         made: dict[str, Field[Any]] = cls.__dataclass_fields__
         owner.__dataclass_fields__ = made  # in the place of this: making it takes 2 ms
         return made

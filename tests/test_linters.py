@@ -662,6 +662,7 @@ OF_SEVERAL_MODULES = {
     "ctl/test_pure": "the pure parts",
     "nodeagent/driver/test_conformance": "what a driver was told against the documents",
     "policy/judge/test_bounds": "costly policies",
+    "policy/test_nothing_kept": "the calculation, after any number of changes",
     "policy/judge/test_oracle": "the judge against the decision of one packet",
     "policy/test_random_states": "the calculation against the naive evaluator",
     "datastore/etcd/test_parts": "the pure parts",

@@ -14,11 +14,11 @@ class ClockSteps:
     """``now``: what the clock says, in seconds; ``clock`` never steps."""
 
     def __init__(self, now: Callable[[], float], clock: Callable[[], float]) -> None:
-        self._now, self.clock = now, clock
+        self.now, self.clock = now, clock
         self._ahead = now() - clock()
 
-    def take(self) -> float:
+    def take_step(self) -> float:
         """By how many seconds it was set since the last time, 0 if it was not."""
-        before, self._ahead = self._ahead, self._now() - self.clock()
+        before, self._ahead = self._ahead, self.now() - self.clock()
         set_by_s = self._ahead - before
         return set_by_s if abs(set_by_s) > _LEAST_S else 0.0

@@ -26,13 +26,11 @@ from cni_calico.flows.accounting import RuleAccounting
 from cni_calico.flows.aggregates import NAME as SUMS
 from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals
-from cni_calico.flows.begins import BegunTogether
 from cni_calico.flows.clock_steps import ClockSteps
 from cni_calico.flows.comparison import Comparison
 from cni_calico.flows.counted import CountedRecords
 from cni_calico.flows.deciders import Decider
 from cni_calico.flows.elsewhere import EndsElsewhere
-from cni_calico.flows.ends import EndedTogether
 from cni_calico.flows.export.wanted import EXPORT
 from cni_calico.flows.given_names import GivenName, GivenNames
 from cni_calico.flows.groups import DENIED_ONLY, WHAT, read_pair, write_pair
@@ -49,6 +47,7 @@ from cni_calico.flows.ring import Ring
 from cni_calico.flows.selection import Selection
 from cni_calico.flows.serving import FlowServer
 from cni_calico.flows.sums import BUCKET_S, BUCKET_US, record_of
+from cni_calico.flows.together import TakenTogether
 from cni_calico.flows.totals import FlowTotals
 from cni_calico.flows.tracking import ConnectionTracking
 from cni_calico.flows.untranslated import UntranslatedDecisions
@@ -86,7 +85,7 @@ class Recorder:
         """``agent_fd``: where the agent tells which rules are in force; None: nothing is judged. ``allowed``: also what
         is let through, not only what is denied.
         """
-        self._now, self._clock_steps, self._next_touch = now, ClockSteps(now, clock), 0.0
+        self._clock, self._next_touch = ClockSteps(now, clock), 0.0
         self._run_dir, self._log = run_dir, log
         self._exporter: Exporter | None = None
         directory = f"{state_dir}/{DIRECTORY}"
@@ -100,7 +99,7 @@ class Recorder:
             self._aggregates = FlowAggregates(
                 f"{directory}/{SUMS}", self._names.get, log, now(), within=self._set_number, labels_of=self._labels_told
             )
-            opened.callback(lambda: self._aggregates.close(self._now()))
+            opened.callback(lambda: self._aggregates.close(self._clock.now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
             live = LiveFlows(self._records, self._deciders.get, self._names.number_of)
             self._deciding = UntranslatedDecisions(live, self._deciders.get)
@@ -116,8 +115,7 @@ class Recorder:
             )
             hosts = HostSides(KernelWays(clock), lambda: self._names.hosts)
             self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock, self._names.has_moved, hosts)
-            self._begun = BegunTogether(self._deciding, self._records, self._judged.reports, self._names)
-            self._ended = EndedTogether(self._deciding, self._records)
+            self._together = TakenTogether(self._deciding, self._records, self._judged.reports, self._names)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{FLOW_SOCKET}", self, clock)))
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
                 self._server.wake_for(descriptor)
@@ -149,7 +147,7 @@ class Recorder:
         self._judged.receive()
         new: dict[int, None] = {}
         self._arrivals.came = 0
-        if set_by_s := self._clock_steps.take():
+        if set_by_s := self._clock.take_step():
             self._log.info(f"the clock was set by {set_by_s:+.0f} s")
             self._deciding.note_step(self._micros())
         for _ in range(_ROUNDS):
@@ -161,7 +159,7 @@ class Recorder:
             self._server.wait(0)
         if self._comparison is not None:
             self._comparison.go_on(self._arrivals.overrun, self._arrivals.lost().get(ALLOWED, 0), self._micros)
-        now = self._now()
+        now = self._clock.now()
         new |= dict.fromkeys(self._deciding.tidy(self._micros()))
         self._records.settle()
         self._ring.flush()
@@ -189,8 +187,7 @@ class Recorder:
         decisions, ended, more = self._arrivals.take()
         now, live = self._micros(), self._deciding.live
         live.all_read = max(live.all_read, now - int(self._arrivals.behind_s() * 1e6))
-        self._begun.decide_all(decisions, now, new if self._server.followed else None)
-        self._ended.end_all(ended, now)
+        self._together.take(decisions, ended, now, new if self._server.followed else None)
         return more
 
     def _tell_new(self, new: Mapping[int, None]) -> None:
@@ -209,7 +206,7 @@ class Recorder:
 
         judged, names = self._judged, self._names
         find = self._deciders.get, names.get, judged.passed_by, names.is_here, self._elsewhere.find
-        rest = judged.staged.pending, self._elsewhere.network_sets.find, self._log, self._now, self._clock_steps.clock
+        rest = judged.staged.pending, self._elsewhere.network_sets.find, self._log, self._clock.now, self._clock.clock
         services = self._elsewhere.services.find
         self._exporter = Exporter(self._run_dir, lambda: self._ring.oldest, *find, *rest, service_of=services)
         self._records.also = self._exporter.note
@@ -221,12 +218,12 @@ class Recorder:
             exporter.close()
 
     def _micros(self) -> int:
-        return int(self._now() * 1e6)
+        return int(self._clock.now() * 1e6)
 
     def _note_absence(self) -> None:
         """From when to when there was no recorder, if there was one before."""
         if self._ring.alive:
-            self.losses.add(Loss(self._ring.alive, self._now(), ALLOWED, AWAY, None))
+            self.losses.add(Loss(self._ring.alive, self._clock.now(), ALLOWED, AWAY, None))
             self.losses.flush()  # now: this one may be killed as well
 
     # -- what is served ---------------------------------------------------------------------------------------------

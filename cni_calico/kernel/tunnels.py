@@ -169,7 +169,7 @@ def remove_tunnel(name: str, deadline: Deadline) -> None:
 def read_vteps(names: Iterable[str], deadline: Deadline) -> tuple[set[NeighbourEntry], set[ForwardingEntry]]:
     """Permanent neighbours and static forwarding entries of these devices. Raises KernelError."""
     asked = set(names)
-    indexes = {i.index: i.name for i in read_named_interfaces(asked, deadline)[0]} if asked else {}
+    indexes = {i.index: i.name for i in read_named_interfaces(asked, deadline)} if asked else {}
     neighbours: set[NeighbourEntry] = set()
     entries: set[ForwardingEntry] = set()
     if not indexes:

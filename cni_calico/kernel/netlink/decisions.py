@@ -110,11 +110,10 @@ class DecisionReports(Nfnetlink):
                 at += step
                 continue
             prefixes, numbers, packets = zip(*reports, strict=True)
-            rules = [*map(known.get, prefixes)]
             following = self._next + len(reports)
-            if numbers == tuple(range(self._next, following)) and None not in rules:
+            if numbers == tuple(range(self._next, following)) and known.keys() >= set(prefixes):
                 self._next = following & _ALL
-                found += zip(rules, packets, strict=True)  # type: ignore[arg-type]
+                found += zip(map(known.__getitem__, prefixes), packets, strict=True)
                 at += len(reports) * step
                 continue
             for prefix, number, packet in reports:

@@ -80,4 +80,5 @@ def test_progress_is_shown_on_a_terminal_and_nothing_of_it_stays(tmp_path: Path)
 def test_what_nobody_can_read_is_a_failure_in_a_line(where: str, why: str) -> None:
     command = f"exec {sys.executable} -m cni_calico.ctl.main version --client {where}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert (done.returncode, done.stderr) == ((1, f"cannot write the answer to standard output: {why}\n") if why else (0, ""))
+    said = f"cannot write the answer to standard output: {why}\n"
+    assert (done.returncode, done.stderr) == ((1, said) if why else (0, ""))

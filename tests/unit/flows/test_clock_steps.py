@@ -11,5 +11,5 @@ def test_a_clock_that_is_set() -> None:
     for set_by_s in (0.0, 0.5, -0.9, 3600.0, 0.0, -7.0, 0.2):
         steady += 60.0
         wall += 60.0 + set_by_s
-        assert round(steps.take(), 3) == (set_by_s if abs(set_by_s) > 1 else 0.0)
-        assert steps.take() == 0.0
+        assert round(steps.take_step(), 3) == (set_by_s if abs(set_by_s) > 1 else 0.0)
+        assert steps.take_step() == 0.0

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cni_calico.flows.arrivals import DecidedPacket
-from cni_calico.flows.begins import BegunTogether
 from cni_calico.flows.counted import CountedRecords
 from cni_calico.flows.deciders import Decider
-from cni_calico.flows.ends import EndedTogether
 from cni_calico.flows.judging.alike import AlikeReports
 from cni_calico.flows.lasting import LastingConnections
 from cni_calico.flows.live import LiveFlows
@@ -23,6 +22,7 @@ from cni_calico.flows.names import Names
 from cni_calico.flows.records import ENDED, FlowRecord
 from cni_calico.flows.ring import Ring
 from cni_calico.flows.sums import FlowSums, SumCounts
+from cni_calico.flows.together import TakenTogether
 from cni_calico.flows.untranslated import UntranslatedDecisions
 from cni_calico.kernel.netlink.ended import TrackedConnection
 
@@ -65,15 +65,13 @@ class Recording:
         names = Names(str(root), str(root))
         self.live = LiveFlows(self.records, decider, lambda address: address[-1] % 3)
         self.deciding = UntranslatedDecisions(self.live, decider)
-        self.begun = BegunTogether(self.deciding, self.records, self.reports, names)
-        self.ended = EndedTogether(self.deciding, self.records)
+        self.taking = TakenTogether(self.deciding, self.records, self.reports, names)
         self.together = together
         self.new: dict[int, None] = {}
 
     def take(self, decisions: Sequence[DecidedPacket], ended: Sequence[TrackedConnection], now: int) -> None:
         if self.together:
-            self.begun.decide_all(decisions, now, self.new)
-            self.ended.end_all(ended, now)
+            self.taking.take(decisions, ended, now, self.new)
             return
         for allowed, key, number, also in decisions:
             following, denied = self.ring.next, self.live.denied
@@ -156,17 +154,19 @@ def test_nearly_all_is_taken_together(tmp_path: Path) -> None:
     recording = Recording(tmp_path, together=True)
     keys = [key_of(1, sport, 80) for sport in range(100)]
     recording.take([(True, keys[0], OUT, IN)], [], BEGIN)
-    alone: list[object] = []
-    decide, ends = recording.deciding.decide, recording.deciding.end
-    recording.deciding.decide = lambda *given, **named: alone.append(given) or decide(*given, **named)  # type: ignore
-    recording.deciding.end = lambda *given: alone.append(given) or ends(*given)  # type: ignore
+    alone = patch.object(recording.deciding, "decide"), patch.object(recording.deciding, "end")
+    with alone[0] as decided, alone[1] as ended:
+        take_what_is_alike(recording, keys)
+    assert not decided.called and not ended.called and not len(recording.live)
+    assert all(record.flags & ENDED for _, record in recording.ring.newest_first()) and len(recording.new) == 100
+    recording.ring.close()
+
+
+def take_what_is_alike(recording: Recording, keys: Sequence[bytes]) -> None:
     recording.take([(True, key, OUT, IN) for key in keys[1:]], [], BEGIN)
     recording.live.note_all_read(BEGIN + 3 * S)
     recording.settle(BEGIN)
     recording.take([], [end(key, BEGIN / S, BEGIN / S + 9, counted=True) for key in keys], BEGIN + 10 * S)
-    assert not alone and not len(recording.live)
-    assert all(record.flags & ENDED for _, record in recording.ring.newest_first()) and len(recording.new) == 100
-    recording.ring.close()
 
 
 @given(
