@@ -224,7 +224,7 @@ PURE_LIBRARIES = {
     *("datetime", "difflib", "enum", "errno", "functools", "graphlib", "hashlib", "html", "ipaddress"),
     "itertools",
     *("json", "jsonpatch", "jsonpath", "math", "operator", "re", "shlex", "struct", "sys", "typing", "urllib.parse"),
-    *("yaml", "zlib"),
+    *("weakref", "yaml", "zlib"),
 }
 PURE_OF_SYS = {"byteorder", "intern"}  # numbers and strings; the rest of it is this process
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "exit", "quit", "breakpoint", "__import__"}
