@@ -127,13 +127,13 @@ def host_on_any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 
 KINDS = ("node", "ippool", "clusterinformation", "felixconfiguration")
 METHODS = (
-    ({}, ETH1, None),  # first-found: the newest card
-    ({"IP6": "autodetect"}, ETH1, "fd01::5/64"),
+    ({}, ETH0, None),  # first-found: the default route's
+    ({"IP6": "autodetect"}, ETH0, "fd00::5/64"),
     ({"IP_AUTODETECTION_METHOD": "interface=eth0"}, ETH0, None),
     ({"IP_AUTODETECTION_METHOD": "skip-interface=eth1"}, ETH0, None),
     ({"IP_AUTODETECTION_METHOD": "cidr=192.0.2.128/25,10.0.0.0/24"}, ETH0, None),
     ({"IP_AUTODETECTION_METHOD": "can-reach=203.0.113.9"}, ETH0, None),
-    ({"IP6": "autodetect", "IP6_AUTODETECTION_METHOD": "can-reach=fd00::99"}, ETH1, "fd00::5/64"),
+    ({"IP6": "autodetect", "IP6_AUTODETECTION_METHOD": "can-reach=fd00::99"}, ETH0, "fd00::5/64"),
 )
 
 
