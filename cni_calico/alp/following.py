@@ -87,7 +87,7 @@ class FollowedPolicies:
                     if self._stopping.is_set():
                         stream.cancel()
                 for data in stream:
-                    told.take(data)
+                    told.receive(data)
                     self._heard = self._clock()
                     if told.in_sync and self._policies is not told:
                         self._policies = told

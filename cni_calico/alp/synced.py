@@ -59,7 +59,7 @@ class SyncedPolicies:
 
     # -- what is told -------------------------------------------------------------------------------------------------
 
-    def take(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """A message ToDataplane; those about other things are ignored. Raises ValueError: begin again."""
         try:
             message = pb.ToDataplane.FromString(data)

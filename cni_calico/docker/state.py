@@ -222,7 +222,7 @@ class EntryLocks:
         """Entering it raises DeadlineExceeded."""
         return _HeldLock(self, name, deadline)
 
-    def take(self, name: str) -> threading.Lock:
+    def borrow(self, name: str) -> threading.Lock:
         with self._guard:
             lock, users = self._locks.get(name, (threading.Lock(), 0))
             self._locks[name] = lock, users + 1
@@ -242,7 +242,7 @@ class _HeldLock:
         self._locks, self._name, self._deadline = locks, name, deadline
 
     def __enter__(self) -> None:
-        self._lock = self._locks.take(self._name)
+        self._lock = self._locks.borrow(self._name)
         if not self._lock.acquire(timeout=self._deadline.remaining_s()):
             self._locks.give_back(self._name)
             raise DeadlineExceeded(f"cannot go on with {self._name[:12]}: another call for it does not end")

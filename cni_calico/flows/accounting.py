@@ -83,7 +83,7 @@ class RuleAccounting:
             self._note(f"more than {_MOST_RULES} rules report")
             return
         self._note("")
-        self._accounts.take(rules, reported, lost)
+        self._accounts.receive(rules, reported, lost)
         self.readings += bool(rules)
         read = self._clock()
         while self._clock() < read + _ARRIVED_S:

@@ -42,7 +42,9 @@ class RuleAccounts:
         """Packets that rules have counted and that are neither recorded nor lost."""
         return self._known.total()
 
-    def take(self, rules: Mapping[RulePath, RuleCount], reported: Mapping[int, int], lost: Mapping[str, int]) -> None:
+    def receive(
+        self, rules: Mapping[RulePath, RuleCount], reported: Mapping[int, int], lost: Mapping[str, int]
+    ) -> None:
         """A reading. ``reported``, ``lost``: reports of each number that had been read, and of each source that had
         not, before it began.
         """

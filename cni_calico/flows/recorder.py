@@ -187,7 +187,7 @@ class Recorder:
         decisions, ended, more = self._arrivals.take()
         now, live = self._micros(), self._deciding.live
         live.all_read = max(live.all_read, now - int(self._arrivals.behind_s() * 1e6))
-        self._together.take(decisions, ended, now, new if self._server.followed else None)
+        self._together.receive(decisions, ended, now, new if self._server.followed else None)
         return more
 
     def _tell_new(self, new: Mapping[int, None]) -> None:

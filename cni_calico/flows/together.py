@@ -24,7 +24,7 @@ class TakenTogether:
         self._begins = BegunTogether(deciding, store, judged, names)
         self._ends = EndedTogether(deciding, store)
 
-    def take(
+    def receive(
         self,
         decisions: Sequence[DecidedPacket],
         ended: Sequence[TrackedConnection],

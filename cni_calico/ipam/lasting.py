@@ -59,7 +59,7 @@ class LastingAddresses:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(
+    def assign(
         self, request: AssignRequest, deadline: Deadline, *, may_take: MayTake = _anyone, fits: Fits = _everywhere
     ) -> tuple[Assigned, ...]:
         """One address of each family that is asked for; those that are kept are used again, also by a request that

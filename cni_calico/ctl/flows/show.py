@@ -41,7 +41,7 @@ def show(arguments: Namespace, environ: Mapping[str, str]) -> str:
     printed = FlowPrinter(arguments)
     documents = open_place(arguments, environ).ask(query, arguments.timeout)
     for document in keeping_expected(arguments, documents) if arguments.expectations else documents:
-        printed.take(document)
+        printed.receive(document)
     text = printed.rest()
     if older := describe_kept(query, printed.kept):
         arguments.note(older)
@@ -107,7 +107,7 @@ class FlowPrinter:
         self._staged = StagedSummary()
         self.count = self.denied = 0
 
-    def take(self, document: dict[str, Any]) -> None:
+    def receive(self, document: dict[str, Any]) -> None:
         if document.get("end"):
             self._ending = document
             return

@@ -127,7 +127,7 @@ class DriverLoop:
             self._send(message, stopping)
         for message in self._accounts.take():
             self._send(message, stopping)
-        facts = self._cluster.take(snapshot)
+        facts = self._cluster.changed_facts(snapshot)
         for message in self._stream.become(facts) if facts is not None else ():
             self._send(message, stopping)
         if not self._in_sync:
@@ -155,7 +155,7 @@ class _DriverCluster:
     def problems(self) -> list[str]:
         return [self._services.problem] if self._services.problem else []
 
-    def take(self, snapshot: Snapshot) -> dict[FactName, Fact] | None:
+    def changed_facts(self, snapshot: Snapshot) -> dict[FactName, Fact] | None:
         """None: it is as it was."""
         bgp, of = self._records.bgp, self._of
         if of is not None and of[0] is snapshot and of[1] is bgp and not self._services.changed:

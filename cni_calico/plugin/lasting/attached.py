@@ -33,7 +33,7 @@ def assign_kept(
     """The addresses of a pod's identity; None if it has none. ``undo`` None: the pod had them before this call.
 
     Raises TryAgain also if a machine is to come whose addresses nobody has taken, or if somebody else of the same
-    identity runs, and what ``read_machine``, ``plan_identity`` and ``LastingAddresses.take`` raise.
+    identity runs, and what ``read_machine``, ``plan_identity`` and ``LastingAddresses.assign`` raise.
     """
     machine = read_machine(task, attachment) if attachment.may_keep(task.conf) else None
     identity = machine.identity if machine is not None else None
@@ -64,7 +64,7 @@ def assign_kept(
                 unfit.add(address)
             return address not in unfit
 
-        assigned = lasting.take(wanted, deadline, may_take=may_take, fits=is_fit)
+        assigned = lasting.assign(wanted, deadline, may_take=may_take, fits=is_fit)
         if unfit:
             task.log.warning(
                 f"{attachment.namespace}/{attachment.workload} no longer has {_listed(unfit)}, which {identity} kept: "

@@ -74,7 +74,17 @@ def defined(kube: Cluster, group: str, version: str, kind: str) -> Iterator[str]
         until(is_there, f"the type {kind}", 30)
         yield path
     finally:
-        kube.request("DELETE", f"{DEFINITIONS}/{plural}.{group}")
+        where = f"{DEFINITIONS}/{plural}.{group}"
+        kube.request("DELETE", where)
+        until(lambda: is_gone(kube, where), f"no type {kind}", 30)  # its resources are deleted first
+
+
+def is_gone(kube: Cluster, path: str) -> bool:
+    try:
+        kube.request("GET", path)
+    except DatastoreError:
+        return True
+    return False
 
 
 @contextmanager

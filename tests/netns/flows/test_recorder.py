@@ -396,14 +396,14 @@ def test_a_pod_that_reaches_itself_by_a_service_and_who_is_masqueraded(
         with entered(lab.host), Nfnetlink() as netlink:
             netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
         until(lambda: all(one["ended"] for one in recorded.until(3)), "all have ended")
-    found = sorted(recorded.until(3), key=lambda one: (one["source"]["name"], one["destination"]["asked"]["port"]))
+        found = sorted(recorded.until(3), key=lambda one: (one["source"]["name"], one["destination"]["asked"]["port"]))
+        (said,) = recorded.ask(FlowQuery(status=True))  # closing these sockets begins other connections
     asked = [(one["source"]["name"], *one["destination"]["asked"].values()) for one in found]
     assert asked == list(sent)
     for one in found:
         assert (one["destination"]["name"], one["destination"]["ip"], one["destination"]["port"]) == ("a", at, 7000)
         assert decided(one) == [f"{way}: profile kns.default rule 0" for way in ("egress", "ingress")]
         assert one["bytes"]["in"] > 100 and one["packets"]["out"] >= 2
-    (said,) = recorded.ask(FlowQuery(status=True))
     assert (said["allowed"], said["unknown"], said["lost"]["nflog-allowed"], said["disagreed"]) == (3, 0, 0, 0)
 
 

@@ -86,7 +86,7 @@ def checker_with(*rules: Rule, default: str = "Deny") -> SyncedPolicies:
         ToDataplane(workload_endpoint_update=WorkloadEndpointUpdate(endpoint=WorkloadEndpoint(tiers=[tier]))),
         ToDataplane(in_sync=InSync()),
     ):
-        found.take(message.SerializeToString())
+        found.receive(message.SerializeToString())
     return found
 
 
@@ -124,7 +124,7 @@ def test_a_policy_that_was_not_told_is_passed_over() -> None:
     found = checker_with(ALLOW)
     removal = ToDataplane()
     removal.active_policy_remove.id.CopyFrom(ID)
-    found.take(removal.SerializeToString())
+    found.receive(removal.SerializeToString())
     assert found.judge(ASKED).code == DENIED
 
 
@@ -134,7 +134,7 @@ def test_without_an_endpoint_or_before_everything_is_told_nothing_is_allowed() -
     found = checker_with(ALLOW)
     gone = ToDataplane()
     gone.workload_endpoint_remove.SetInParent()
-    found.take(gone.SerializeToString())
+    found.receive(gone.SerializeToString())
     assert found.judge(ASKED).code == UNAVAILABLE
 
 
@@ -150,7 +150,7 @@ def test_a_peer_without_an_address_is_in_no_network() -> None:
 )
 def test_what_is_no_message_ends_the_stream(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"no message|without having been told"):
-        checker_with(ALLOW).take(data)
+        checker_with(ALLOW).receive(data)
 
 
 def test_a_set_whose_change_cannot_be_read_is_none() -> None:
@@ -159,15 +159,15 @@ def test_a_set_whose_change_cannot_be_read_is_none() -> None:
         ToDataplane(ipset_update=IPSetUpdate(id="x", type=IPSetUpdate.NET, members=["10.9.0.0/16"])),
         ToDataplane(ipset_delta_update=IPSetDeltaUpdate(id="x", added_members=["10.0.0.2/32"])),
     ):
-        found.take(update.SerializeToString())
+        found.receive(update.SerializeToString())
     assert found.judge(ASKED).code == DENIED
     wrong = IPSetDeltaUpdate(id="x", removed_members=["10.0.0.2/32"], added_members=["10.0.0.300/32"])
     with pytest.raises(ValueError, match="no address"):
-        found.take(ToDataplane(ipset_delta_update=wrong).SerializeToString())
+        found.receive(ToDataplane(ipset_delta_update=wrong).SerializeToString())
     assert found.judge(ASKED).code == DENIED
 
 
 def test_messages_about_other_things_are_ignored() -> None:
     found: Any = checker_with(ALLOW)
-    found.take(b"\x6a\x00")  # field 13, config_update
+    found.receive(b"\x6a\x00")  # field 13, config_update
     assert found.judge(ASKED).code == ALLOWED

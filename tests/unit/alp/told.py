@@ -38,5 +38,5 @@ def messages_for(wanted: Wanted, key: ResourceKey, documents: Documents) -> list
 def told(wanted: Wanted, key: ResourceKey, documents: Documents) -> SyncedPolicies:
     found = SyncedPolicies()
     for message in messages_for(wanted, key, documents):
-        found.take(message)
+        found.receive(message)
     return found

@@ -72,7 +72,7 @@ def test_what_is_missing_is_missing(seed: int, changing: bool) -> None:
             there.change()
         first = sum(one.packets for one in there.rules.values()) if not turn else 0
         before += first
-        accounts.take(there.rules, reported, lost)
+        accounts.receive(there.rules, reported, lost)
         there.pass_packets(turn > 0 and seed % 2 == 1)
         there.arrive()
         accounts.suspects(there.reported)
@@ -80,7 +80,7 @@ def test_what_is_missing_is_missing(seed: int, changing: bool) -> None:
         assert accounts.missing <= there.missing
     grown = sum(one.packets for one in there.rules.values()) - before
     reported, lost = there.reported.copy(), there.lost.copy()
-    accounts.take(there.rules, reported, lost)
+    accounts.receive(there.rules, reported, lost)
     suspects = accounts.suspects(there.reported)
     accounts.settle(there.lost)
     if not changing:
@@ -92,12 +92,12 @@ def test_what_is_missing_is_missing(seed: int, changing: bool) -> None:
 
 def test_a_loss_that_is_not_known_yet_is_not_missing() -> None:
     accounts, rule = RuleAccounts(), {("ip", 1): RuleCount(DENIED, 3, 10)}
-    accounts.take(rule, {3: 10}, {DENIED: 0})
-    accounts.take({("ip", 1): RuleCount(DENIED, 3, 30)}, {3: 10}, {DENIED: 0})
+    accounts.receive(rule, {3: 10}, {DENIED: 0})
+    accounts.receive({("ip", 1): RuleCount(DENIED, 3, 30)}, {3: 10}, {DENIED: 0})
     assert accounts.suspects({3: 25}) == {DENIED}  # whoever asks waits for one more
     accounts.settle({DENIED: 5})
     assert accounts.missing == 0
-    accounts.take({}, {3: 26}, {DENIED: 5})  # the rule is gone: what it lacked is still known
+    accounts.receive({}, {3: 26}, {DENIED: 5})  # the rule is gone: what it lacked is still known
     assert accounts.suspects({3: 26}) == {DENIED}
     accounts.settle({DENIED: 3})
     assert accounts.missing == 2, "two are in no count of losses"
@@ -105,10 +105,10 @@ def test_a_loss_that_is_not_known_yet_is_not_missing() -> None:
 
 def test_a_counter_that_somebody_sets_back_begins_again() -> None:
     accounts = RuleAccounts()
-    accounts.take({("ip", 1): RuleCount(ALLOWED, 1, 100)}, {}, {})
-    accounts.take({("ip", 1): RuleCount(ALLOWED, 1, 2)}, {1: 40}, {})
+    accounts.receive({("ip", 1): RuleCount(ALLOWED, 1, 100)}, {}, {})
+    accounts.receive({("ip", 1): RuleCount(ALLOWED, 1, 2)}, {1: 40}, {})
     assert not accounts.suspects({1: 40}) and accounts.grown[1] == 2
-    accounts.take({("ip", 1): RuleCount(ALLOWED, 1, 7)}, {1: 44}, {})
+    accounts.receive({("ip", 1): RuleCount(ALLOWED, 1, 7)}, {1: 44}, {})
     assert accounts.suspects({1: 44}) == {ALLOWED}
     accounts.settle({})
     assert accounts.missing == 1

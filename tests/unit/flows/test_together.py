@@ -71,7 +71,7 @@ class Recording:
 
     def take(self, decisions: Sequence[DecidedPacket], ended: Sequence[TrackedConnection], now: int) -> None:
         if self.together:
-            self.taking.take(decisions, ended, now, self.new)
+            self.taking.receive(decisions, ended, now, self.new)
             return
         for allowed, key, number, also in decisions:
             following, denied = self.ring.next, self.live.denied

@@ -116,7 +116,7 @@ class LastingMachine(RuleBasedStateMachine):
             assert operation.error or sorted(a.version for a in given) == [4, 6][: self.families]
             self.tell(handle, pod, given, alone=alone)
 
-        self.start(handle, lambda lasting: lasting.take(wanted, soon()), after, calls)
+        self.start(handle, lambda lasting: lasting.assign(wanted, soon()), after, calls)
 
     @rule(handle=st.sampled_from(HANDLES), node=st.sampled_from(NODES), calls=CALLS)
     def join(self, handle, node, calls):
@@ -238,12 +238,12 @@ def test_a_full_pool_takes_nothing_from_a_machine():
     world.config()
     lasting = LastingAddresses(world.store, world.allocator)
     for name in ("a", "b"):
-        lasting.take(
+        lasting.assign(
             AssignRequest("n1", f"net.vmi.ns.{name}", {"node": "n1", "pod": name, "namespace": "ns"}, 1), soon()
         )
     before = world.held()
     try:
-        lasting.take(AssignRequest("n1", "net.vmi.ns.c", {"node": "n1", "pod": "c", "namespace": "ns"}, 1), soon())
+        lasting.assign(AssignRequest("n1", "net.vmi.ns.c", {"node": "n1", "pod": "c", "namespace": "ns"}, 1), soon())
         raise AssertionError("there was no address left")
     except PoolExhausted:
         assert world.held() == before

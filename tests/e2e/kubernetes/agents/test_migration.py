@@ -70,7 +70,7 @@ def test_a_machine_comes(moving_node: KubeNode, make_pod_ns: MakeNamespace) -> N
     store = moving_node.kube.store()
     lasting = LastingAddresses(store)
     with agent(moving_node):
-        [given] = lasting.take(AssignRequest(moving_node.nodename, handle, owner, num4=1), soon())
+        [given] = lasting.assign(AssignRequest(moving_node.nodename, handle, owner, num4=1), soon())
         address = str(given.address)
         job = machines.make(MIGRATIONS, "job", spec={"vmiName": "vm"})["metadata"]["uid"]
         machines.migrate("vm", "job", "TargetReady")

@@ -198,7 +198,7 @@ def printed(*words: str, documents: list[dict[str, Any]]) -> tuple[list[str], li
     arguments.say, arguments.note, arguments.warn = said.append, noted.append, noted.append
     printer = FlowPrinter(arguments)
     for document in documents:
-        printer.take(document)
+        printer.receive(document)
     rest = printer.rest()
     return [*said, *([rest] if rest else [])], noted
 

@@ -31,7 +31,7 @@ def owner(pod, node):
 
 def take(kept_cluster, pod, node="n1"):
     kept_cluster.create_pod(pod, node)
-    given = lasting(kept_cluster).take(AssignRequest(node, HANDLE, owner(pod, node), num4=1, num6=1), soon())
+    given = lasting(kept_cluster).assign(AssignRequest(node, HANDLE, owner(pod, node), num4=1, num6=1), soon())
     return {item.address for item in given}
 
 
