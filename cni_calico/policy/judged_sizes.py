@@ -38,8 +38,11 @@ class JudgedSizes:
             self.room.note(name, count or None)
         for name in changed & self.room.stood:
             policy = self._in_force(name)
-            if policy is not None:
+            if policy is not None and not is_waiting(policy.wanted):
                 self._spare_stood(policy)
+                self.room.stood.discard(name)
+            elif name not in self._active.policies:
+                self.room.stood.discard(name)
         return changed | self.room.judge(changed, self.spared)
 
     def why_denied(self, name: PolicyId) -> str:
@@ -71,10 +74,10 @@ class JudgedSizes:
         return self.budget is not None and count > max(self.budget, self.spared.get(name, 0))
 
     def _spare_stood(self, policy: PolicyRecord) -> None:
-        """What was in force when the agent started does not go because there is no room for it."""
-        name = policy.id
-        if name in self.room.stood and not is_waiting(policy.wanted):
-            self.room.stood.discard(name)
-            count = count_rules(policy.wanted)
-            if not self.room.admits(name, count, self.spared):
-                self.spared[name] = count
+        """What was in force when the agent started does not go because there is no room for it, and no other goes for
+        it. It may have had room while it was made ready, and none any more once it is: another one may have come in
+        between.
+        """
+        name, count = policy.id, count_rules(policy.wanted)
+        if name in self.room.stood and self.room.goes_without(name, count, self.spared):
+            self.spared[name] = count

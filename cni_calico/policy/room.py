@@ -92,10 +92,14 @@ class FilterRoom:
 
     def admits(self, name: PolicyId, count: int, spared: SparedSizes) -> bool:
         """Whether a policy would have room that may need so much."""
+        return name not in self.goes_without(name, count, spared)
+
+    def goes_without(self, name: PolicyId, count: int, spared: SparedSizes) -> set[PolicyId]:
+        """Which would have no room, and have some now, if this one may need so much; maybe itself."""
         if not name.namespace:
-            return True
+            return set()
         needed = self._sum - self._counts.get(name, 0) + count
-        return name not in self._without({**self._counts, name: count}, needed, spared)
+        return self._without({**self._counts, name: count}, needed, spared) - (self.without.keys() - {name})
 
     def _without(self, counts: Mapping[PolicyId, int], needed: int, spared: SparedSizes) -> set[PolicyId]:
         if self.total is None or needed <= self.total:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.model.keys import ResourceKey
-from cni_calico.policy.budget import NO_ROOM, denied
+from cni_calico.policy.budget import NO_ROOM, WAITS_FOR_MEMORY, denied
 from cni_calico.policy.room import EACH, RECONSIDER_S, FilterRoom, select_without_room
 from cni_calico.policy.wanted import PolicyId
 from tests.unit.policy.cluster import document, graph_of, record_of
@@ -155,7 +156,11 @@ def test_the_largest_of_the_namespace_that_needs_most_denies_until_there_is_room
 
 
 def _ahead(graph, key) -> bool:
-    steps = graph.make_ahead(graph.last_valid(key))
+    return _ahead_of(graph, graph.last_valid(key))
+
+
+def _ahead_of(graph, record) -> bool:
+    steps = graph.make_ahead(record)
     while True:
         try:
             next(steps)
@@ -204,3 +209,35 @@ def test_one_that_was_in_force_before_the_agent_started_is_spared_and_may_not_gr
     put(graph, "b", 2000)
     graph.flush()
     assert graph.room.without.keys() == {named("a")}
+
+
+def test_those_that_were_in_force_are_spared_whatever_comes_between(graph) -> None:
+    """Here the stand-in is judged once more while its policy is made ready: then nothing is reserved for that."""
+    keys = [put(graph, one, 2500) for one in "ab"]
+    first, second = (graph.last_valid(key) for key in keys)
+    stand_ins = [replace(record, wanted=denied(record.wanted, WAITS_FOR_MEMORY)) for record in (first, second)]
+    for key, record in zip(keys, stand_ins, strict=True):
+        graph.put(key, record)
+    graph.flush()
+    graph.room.stood.update(map(named, "ab"))
+    assert _ahead_of(graph, first)
+    graph.put(keys[0], None)
+    graph.put(keys[0], stand_ins[0])
+    graph.flush()
+    assert _ahead_of(graph, second)
+    for key, record in zip(reversed(keys), (second, first), strict=True):
+        graph.put(key, record)
+        graph.flush()
+    assert not graph.room.without and len(graph.spared) == 1 and not graph.room.stood
+
+
+def test_what_is_deleted_was_in_force_no_more(graph) -> None:
+    graph.room.stood.add(named("a"))
+    key = put(graph, "a", 1)
+    record = graph.last_valid(key)
+    graph.put(key, replace(record, wanted=denied(record.wanted, WAITS_FOR_MEMORY)))
+    graph.flush()
+    assert graph.room.stood
+    graph.put(key, None)
+    graph.flush()
+    assert not graph.room.stood
