@@ -86,11 +86,21 @@ class RuleAccounts:
                 self._deficits[number] = deficit
         return {*(self._sources[number] for number in self._deficits), *(+self._closed)}
 
+    def unexplained(self, source: str, lost: int) -> int:
+        """After ``suspects``: how many of this source were neither reported nor, by what is known now, lost; without
+        those that are missing for certain.
+        """
+        return max(0, self._missing()[source] - (lost - self._lost.get(source, 0)) - self._known[source])
+
     def settle(self, lost: Mapping[str, int]) -> None:
         """After ``suspects``; ``lost``: as of a moment by which something later was read of each of them."""
+        for source, count in self._missing().items():
+            more = count - (lost.get(source, 0) - self._lost.get(source, 0))
+            self._known[source] = max(self._known[source], more)
+
+    def _missing(self) -> Counter[str]:
+        """Of each source, what was not reported."""
         missing = self._closed.copy()
         for number, deficit in self._deficits.items():
             missing[self._sources[number]] += deficit
-        for source, count in missing.items():
-            more = count - (lost.get(source, 0) - self._lost.get(source, 0))
-            self._known[source] = max(self._known[source], more)
+        return missing

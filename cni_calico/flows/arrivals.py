@@ -221,6 +221,20 @@ class Arrivals:
         """Reports of each source that could not be read: they did not fit, or were not understood."""
         return {source: one.lost + one.strange for source, one in self._reports.items()}
 
+    def assume_lost(self, source: str, count: int) -> bool:
+        """So many reports of it were lost, by the rules' counters, and nothing has followed that tells of it; False if
+        the kernel has dropped none of which it was not told.
+        """
+        reports = self._reports[source]
+        if not reports.has_dropped:
+            return False
+        reports.assume_lost(count)
+        return True
+
+    def recorded(self) -> dict[str, int]:
+        """Reports of each source that were recorded: with what was lost of it, all that its rules have counted."""
+        return {source: self.totals[source] - self._shares[source].shed for source in self._reports}
+
     def new_losses(self, now: float) -> Iterator[Loss]:
         """Since the last time. ``now``: seconds since 1970."""
         lost = Counter(self.lost())

@@ -333,6 +333,7 @@ class Recorder:
             "live": len(live),
             "unfollowed": live.dropped,
             "unknown": live.unknown,
+            "reports": self._arrivals.recorded(),
             "lost": self._arrivals.lost(),
             "losses": [(*what, count) for what, count in self.losses.counts.items()],
             "malformed": self._arrivals.strange,

@@ -95,6 +95,7 @@ SetSource = SelectorSource | NodeSource | PortSource | ServiceSource
 _selector_sources: WeakValueDictionary[str, SelectorSource] = WeakValueDictionary()
 _node_sources: WeakValueDictionary[str, NodeSource] = WeakValueDictionary()
 _port_sources: WeakValueDictionary[tuple[str, PortNames, int | None], PortSource] = WeakValueDictionary()
+_applied: WeakValueDictionary[tuple[str, str, str, str], Selector] = WeakValueDictionary()
 _peers: WeakValueDictionary[tuple[str, str, str, tuple[str, ...], str, str], Selector] = WeakValueDictionary()
 
 
@@ -202,7 +203,6 @@ def policy_selecting(selector: str, namespace_selector: str, accounts: str, name
     return (yield from _policy_selecting(selector, namespace_selector, accounts, namespace))
 
 
-@lru_cache(maxsize=4096)
 def policy_selector(selector: str, namespace_selector: str, accounts: str, namespace: str) -> Selector:
     """Which endpoints a policy applies to; ``namespace`` is the policy's, "" if it is global. Raises InvalidSelector.
 
@@ -210,7 +210,11 @@ def policy_selector(selector: str, namespace_selector: str, accounts: str, names
     is given, else "with a service account" if ``accounts`` is; it does not include host endpoints then. In a namespaced
     policy all() is what it says. Source: upstream's conversion of both kinds for its agent.
     """
-    return finish(_policy_selecting(selector, namespace_selector, accounts, namespace))
+    key = (selector, namespace_selector, accounts, namespace)
+    found = _applied.get(key)
+    if found is None:
+        found = _applied[key] = finish(_policy_selecting(*key))
+    return found
 
 
 def _policy_selecting(selector: str, namespace_selector: str, accounts: str, namespace: str) -> Steps[Selector]:

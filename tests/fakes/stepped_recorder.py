@@ -69,6 +69,9 @@ class Arriving:
     def lost(self) -> dict[str, int]:
         return {}
 
+    def recorded(self) -> dict[str, int]:
+        return {}
+
     def new_losses(self, now: float) -> Iterator[Any]:
         return iter(())
 

@@ -1,12 +1,14 @@
 """What rules of the packet filter have decided about packets, as they report it to a group (nfnetlink_log).
 
 Rule: nothing here waits: what has arrived is taken, up to a number of datagrams at once. What was lost is counted
-exactly, because reports are numbered; a report that cannot be parsed is counted, and never ends the reading.
+exactly, because reports are numbered; a report that cannot be parsed is counted, and never ends the reading. A number
+tells what was lost before it: while none follows, only the caller can know how many that were.
 """
 
 from __future__ import annotations
 
 import _socket
+import sys
 from errno import EAGAIN, EINTR, ENOBUFS
 from struct import Struct
 
@@ -28,7 +30,7 @@ _WANTED = ((10,), (12,), (9,))  # prefix, number, payload
 _NUMBER = _WANTED[1]
 _MESSAGE, _SIZE_AND_KIND = Struct("=IHHII"), Struct("=IH")
 _DATAGRAM = 1 << 16
-_SO_RCVBUFFORCE, _SO_MEMINFO, _MEMINFO_BYTES = 33, 55, 36
+_SO_RCVBUFFORCE, _SO_MEMINFO, _MEMINFO_BYTES, _DROPS = 33, 55, 36, 8
 
 
 ReportedDecision = tuple[int, bytes]
@@ -49,7 +51,8 @@ class DecisionReports(Nfnetlink):
         self._force(_SO_RCVBUFFORCE, room)
         self.lost = self.strange = self.read = 0
         self.sample = b""
-        self._next = 0
+        self._next = self._assumed = 0
+        self._dropped = self._told = 0  # datagrams: when all had been read last; of which numbers have told
         self._known: dict[bytes, int] = {}  # numbers of rules by what messages say
         self._layouts = report_layouts()
         try:
@@ -74,8 +77,22 @@ class DecisionReports(Nfnetlink):
     @property
     def waiting(self) -> int:
         """How many bytes, or some more, have arrived and are not read yet."""
+        return self._figure(0)
+
+    @property
+    def has_dropped(self) -> bool:
+        """Whether the kernel has dropped some for want of room, and no report has followed that tells how many."""
+        return self._figure(_DROPS) != self._told
+
+    def assume_lost(self, count: int) -> None:
+        """So many were lost since the last one that was read, it seems; the next one's number corrects that."""
+        self.lost += count
+        self._assumed += count
+        self._next = self._next + count & _ALL
+
+    def _figure(self, index: int) -> int:
         told = self._socket.getsockopt(_socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO_BYTES)
-        return int.from_bytes(told[:4], "little")
+        return int.from_bytes(told[4 * index : 4 * index + 4], sys.byteorder)
 
     def take(self, datagrams: int) -> list[ReportedDecision]:
         """What has arrived, from so many datagrams at most. Raises KernelError."""
@@ -88,8 +105,10 @@ class DecisionReports(Nfnetlink):
                     continue  # the numbers tell how many were lost
                 if e.errno != EAGAIN:
                     raise KernelError(f"cannot read decisions: {e.strerror}", errno=e.errno or 0) from e
+                self._dropped = self._figure(_DROPS)
                 return found
             self.read += len(data)
+            self._told = self._dropped
             self._parse(data, found)
         return found
 
@@ -112,7 +131,7 @@ class DecisionReports(Nfnetlink):
             prefixes, numbers, packets = zip(*reports, strict=True)
             following = self._next + len(reports)
             if numbers == tuple(range(self._next, following)) and known.keys() >= set(prefixes):
-                self._next = following & _ALL
+                self._next, self._assumed = following & _ALL, 0
                 found += zip(map(known.__getitem__, prefixes), packets, strict=True)
                 at += len(reports) * step
                 continue
@@ -130,8 +149,11 @@ class DecisionReports(Nfnetlink):
     def _note_number(self, number: int | bytes) -> None:
         """Of the next report; b"" if it has none."""
         if isinstance(number, int):
-            self.lost += number - self._next & _ALL
-            self._next = number + 1 & _ALL
+            missed = number - self._next & _ALL
+            if missed > _ALL - self._assumed:
+                missed -= _ALL + 1  # fewer than was assumed
+            self.lost += missed
+            self._next, self._assumed = number + 1 & _ALL, 0
 
     def _number_in(self, prefix: bytes) -> int | None:
         """None if it is not one of ours."""

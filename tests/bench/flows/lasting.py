@@ -52,7 +52,7 @@ from tests.netns.namespaces import namespace
 from tests.netns.wire import PEER, ROUTER, Wire, entered, frame, open_wire
 from tests.unit.policy.cluster import NODE, graph_of
 
-_LIVES_S, _TICK_S, _PORTS = 10, 0.02, 60_000
+LIVES_S, _TICK_S, _PORTS = 10, 0.02, 60_000
 
 
 def counted(wire: Wire) -> dict[str, int]:
@@ -145,7 +145,7 @@ def send(speaking: Sequence[tuple[Sender, str, str]], seconds: int, rate: int) -
     than 3,000 connections a second need pods.
     """
     frames, refused = [], []
-    count = min(len(speaking) * _PORTS, max(_PORTS, 2 * _LIVES_S * rate))
+    count = min(len(speaking) * _PORTS, max(_PORTS, 2 * LIVES_S * rate))
     for i in range(count):
         out, source, destination = speaking[i % len(speaking)]
         packet = {"source": ip_address(source), "destination": ip_address(destination), "protocol": 17, "icmp": (0, 0)}
@@ -196,7 +196,7 @@ def main(seconds: int, rate: int, staged: int = 0, count: int = 0, live: int = U
         graph.flush()
         wire.apply(graph.wanted())
         wire.route({ip_address("10.0.0.1"): "cali1", ip_address("10.0.0.2"): "calil3"})
-        wire.host.set_sysctl("netfilter/nf_conntrack_udp_timeout", str(_LIVES_S))
+        wire.host.set_sysctl("netfilter/nf_conntrack_udp_timeout", str(LIVES_S))
         make_directories(f"{root}/run", 0o755)
         Path(f"{root}/run/{ENDS}").write_bytes(render_ends(NODE, [], limits=FlowLimits(live=live)))
         with recorder(wire, root, graph.wanted(), numbers, staged_rules(graph, staged)) as child:

@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from cni_calico.deadline import Deadline
 from cni_calico.flows import accounting
+from cni_calico.flows import arrivals as arriving
 from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP, FIXED, Decider
 from cni_calico.flows.live import LiveFlows
-from cni_calico.flows.losses import ALLOWED, DENIED
+from cni_calico.flows.losses import ALLOWED, DENIED, OVERRUN
 from cni_calico.flows.packets import key_of, parts_of
 from cni_calico.flows.untranslated import UntranslatedDecisions
 from cni_calico.kernel.filter.nf_tables.counters import read_counters
@@ -352,6 +353,61 @@ def test_what_rules_have_counted_is_what_arrived(monkeypatch: pytest.MonkeyPatch
         send(100)
         compare(1)
         assert found.unaccounted == 3, "and only once"
+        found.close()
+        arrivals.close()
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_what_a_stopped_reader_lost_is_counted_without_a_later_report(
+    later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last reports of a flood are those that were lost, so no number tells of them: the rules' counters do. What
+    comes later changes nothing, and is not counted twice.
+    """
+    monkeypatch.setattr(accounting, "_EVERY_S", 0.0)
+    monkeypatch.setattr(accounting, "_SHARE", 0.0)
+    monkeypatch.setattr(arriving, "_ROOMS", {**arriving._ROOMS, ALLOWED: 1, DENIED: 1})  # the least that there is
+    with open_wire(FilterSettings(recording=Recording(RuleNumbers()))) as wire:
+        put_open(wire)
+        with entered(wire.host):
+            arrivals = Arrivals(time.monotonic)
+            found = accounting.RuleAccounting(arrivals, {}.get, SILENT, time.monotonic)
+
+        def go_on() -> None:
+            with entered(wire.host):
+                arrivals.take()
+                found.go_on()
+
+        def send(sports: range) -> None:
+            allowed = [(UPLINK, "cali1", {**UDP, "sport": sport}) for sport in sports]
+            denied = [(UPLINK, "cali1", {**UDP, "protocol": 6, "invalid": True, "sport": sport}) for sport in sports]
+            assert wire.arrivals([*allowed, *denied]) == [True] * len(sports) + [False] * len(sports)
+
+        until(lambda: go_on() or found.readings, "the rules' counters are read")
+        for sports in (range(1000, 1100), range(1100, 1200), range(1200, 1300)):
+            send(sports)  # to a reader that is stopped
+        time.sleep(0.3)  # until none waits in the kernel for others to come: read too early, it would tell of the rest
+        known = arrivals.unread()
+        go_on()
+        assert arrivals.unread() == known and all(one.has_dropped for one in arrivals._reports.values())
+
+        def all_known(sent: int) -> bool:
+            go_on()
+            lost, recorded = arrivals.unread(), arrivals.recorded()
+            return {source: recorded[source] + lost[source] for source in lost} == {ALLOWED: sent, DENIED: sent}
+
+        until(lambda: all_known(300), "what was recorded and what was lost is what the rules have counted")
+        lost = arrivals.unread()
+        assert all(lost.values()) and found.unaccounted in (None, 0)
+        if later:
+            send(range(2000, 2001))
+            until(lambda: all_known(301), "one more was recorded")
+            assert arrivals.unread() == lost, "nothing is counted twice"
+        last = found.readings + 2
+        until(lambda: go_on() or found.readings >= last, "it is compared again")
+        assert found.unaccounted == 0 and arrivals.unread() == lost
+        told = {loss.source: (loss.why, loss.count) for loss in arrivals.new_losses(time.time())}
+        assert told == {source: (OVERRUN, count) for source, count in lost.items()}
         found.close()
         arrivals.close()
 

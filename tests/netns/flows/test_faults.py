@@ -29,7 +29,7 @@ from cni_calico.errors import CalicoError
 from cni_calico.flows.client import ask
 from cni_calico.flows.deciders import render_line
 from cni_calico.flows.groups import groups_of, read_pair
-from cni_calico.flows.losses import AWAY
+from cni_calico.flows.losses import ALLOWED, AWAY, DENIED
 from cni_calico.flows.query import FlowQuery
 from cni_calico.kernel.netlink.decisions import DecisionReports
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
@@ -120,6 +120,23 @@ class Node:
             return found
         return None
 
+    def neither(self) -> dict[str, int]:
+        """Packets of each kind that rules have counted, without reports that this recorder has recorded or lost."""
+        status, told = until(self.status, "a reader is let in"), counted(self.wire)
+        both = {ALLOWED: told["allowed"], DENIED: told["denied"]}
+        return {source: both[source] - status["reports"][source] - status["lost"][source] for source in both}
+
+    def neither_for_good(self) -> dict[str, int]:
+        """When nothing is on its way."""
+        found: list[dict[str, int]] = []
+
+        def is_the_same() -> bool:
+            found.append(self.neither())
+            return found[-1:] == found[-2:-1]
+
+        until(is_the_same, "nothing is on its way", pause_s=0.6)
+        return found[-1]
+
     def until_recording(self, other_than: int = 0) -> None:
         until(lambda: (pid := self.recorder()) and pid != other_than and self.status(), "a recorder answers")
         self.follow_groups()
@@ -153,11 +170,12 @@ class Node:
         self.send(count)
 
     def stop_recorder(self, count: int) -> None:
-        pid = self.recorder()
+        pid, before = self.recorder(), self.neither_for_good()
         os.kill(pid, signal.SIGSTOP)
         self.send(count)
         os.kill(pid, signal.SIGCONT)
         self.send(count)
+        until(lambda: self.neither() == before, "what rules have counted meanwhile is recorded or lost", pause_s=0.1)
 
     def kill_recorder(self, count: int) -> None:
         pid = self.recorder()
