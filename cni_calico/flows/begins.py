@@ -1,7 +1,8 @@
 """PURE: decisions as they are read, many at once: connections that begin as others did are recorded together.
 
 Rule: the outcome is that of one decision after the other. Taken together is only what begins a connection of which
-nothing is known, and all but the times and source port of which is known from one before: names, rules, judging.
+nothing is known, and all but the times and source port of which is known from one before: names, rules, judging. They
+are in the sums at once: the times of a sum do not go back when one of them is denied, or decided upon again, at once.
 """
 
 from __future__ import annotations
