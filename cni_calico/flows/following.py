@@ -6,7 +6,6 @@ as whoever wants to know has gone.
 
 from __future__ import annotations
 
-import json
 import selectors
 import socket
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from cni_calico.deadline import Deadline
-from cni_calico.flows.client import QueryFailed, RecorderSilent
+from cni_calico.flows.client import RecorderMisunderstood, RecorderSilent, parse_answer, require_understood
 from cni_calico.flows.query import FlowQuery, render_query
 
 PULSE_S = 1.0
@@ -45,7 +44,7 @@ class FollowedFlows:
 
     def documents(self, asker: socket.socket) -> Iterator[dict[str, Any]]:
         """As they come; an empty one stands for each PULSE_S in which there was nothing. They end once ``asker`` says
-        anything more or has gone. Raises RecorderSilent, QueryFailed.
+        anything more or has gone. Raises RecorderSilent, RecorderMisunderstood, QueryFailed.
         """
         rest = b""
         with selectors.DefaultSelector() as selector:
@@ -67,19 +66,13 @@ class FollowedFlows:
                 *lines, rest = (rest + data).split(b"\n")
                 yield from map(_document, lines)
                 if len(rest) > _MOST:
-                    raise RecorderSilent("cannot read flows: the recorder's lines have no end")
+                    raise RecorderMisunderstood("cannot read flows: a line of the recorder's answer has no end")
 
     def _silent(self, error: OSError) -> RecorderSilent:
         return RecorderSilent(f"cannot follow flows at {self._path}: {error.strerror or error}")
 
 
 def _document(line: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(line)
-    except ValueError as e:
-        raise RecorderSilent(f"cannot follow flows: the recorder says what is no JSON: {e}") from e
-    if not isinstance(document, dict):
-        raise RecorderSilent("cannot follow flows: the recorder says what is no flow")
-    if "error" in document:
-        raise QueryFailed(f"cannot follow flows: {document['error']}")
+    if document := parse_answer(line + b"\n"):
+        require_understood(document)
     return document

@@ -17,7 +17,7 @@ from cni_calico.ctl.opening import configured
 from cni_calico.deadline import Deadline
 from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import InvalidConfig
-from cni_calico.flows.client import ask
+from cni_calico.flows.client import RecorderMisunderstood, ask
 from cni_calico.flows.following import FollowedFlows
 from cni_calico.flows.query import FlowQuery
 
@@ -58,7 +58,10 @@ class HostFlows:
 
     def lost_so_far(self, timeout_s: float) -> dict[str, int]:
         (status,) = self.ask(FlowQuery(status=True), timeout_s)
-        return dict(status["lost"])
+        try:
+            return {str(source): int(count) for source, count in dict(status["lost"]).items()}
+        except (KeyError, TypeError, ValueError) as e:
+            raise RecorderMisunderstood(f"cannot read flows: what the recorder says is no status: {e}") from e
 
     def _require_services(self, query: FlowQuery, timeout_s: float) -> None:
         """Raises InvalidConfig for the name of a service where the recorder knows none; as ``ask``."""

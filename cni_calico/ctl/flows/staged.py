@@ -1,7 +1,6 @@
-"""PURE: what staged policies would do to flows, as nodes say it: checked, joined from both sides, and in words.
+"""PURE: what staged policies would do to flows, as nodes say it: joined from both sides, and in words.
 
-Rule: what a node says is used only if it has the form that ours has; unknown on one side is unknown, unless the other
-side denies.
+Rule: unknown on one side is unknown, unless the other side denies.
 """
 
 from __future__ import annotations
@@ -11,22 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cni_calico.flows.query import ALLOWED, DENIED, UNKNOWN
-
-_RESULTS = {"allow": "allowed", "deny": "denied", "changed": "changed"}
-
-
-def require_staged(found: Any) -> None:
-    """Raises KeyError, TypeError, ValueError."""
-    if found is None:
-        return
-    fits = found["verdict"] in (ALLOWED, DENIED, UNKNOWN)
-    fits = fits and (found["verdict"] == UNKNOWN or type(found["changes"]) is bool)
-    fits = fits and all(isinstance(one["said"], str) and one["action"] in ("Allow", "Deny") for one in found["decided"])
-    fits = fits and all(
-        isinstance(one["policy"], str) and one["result"] in _RESULTS for one in found.get("policies", ())
-    )
-    if not fits:
-        raise ValueError("what it says of staged policies has another form")
+from cni_calico.flows.told import RESULTS
 
 
 def join_staged(source: Mapping[str, Any] | None, destination: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -78,7 +62,7 @@ class StagedSummary:
 
     def lines(self) -> Iterator[str]:
         for policy in sorted({policy for policy, _ in self._counts}):
-            counts = [f"{self._counts[policy, result]} {word}" for result, word in _RESULTS.items()]
+            counts = [f"{self._counts[policy, result]} {word}" for result, word in RESULTS.items()]
             yield f"{policy} would decide: {', '.join(counts)}"
         if self._unknown:
             yield f"of {self._unknown} connections it is unknown what would be decided"

@@ -14,8 +14,9 @@ import pytest
 from cni_calico.deadline import Deadline
 from cni_calico.flows.client import RecorderSilent, RecorderSlow, ask
 from cni_calico.flows.query import FlowQuery
+from tests.fakes.recorder import address, flow, rule
 
-FLOW = {"verdict": "allowed"}
+FLOW = flow(address("10.0.0.1"), address("10.0.0.2", 80), rule("egress", "shop", "web", 0))
 END: dict[str, Any] = {"end": True, "lost": []}
 Recorder = Callable[..., str]
 

@@ -33,10 +33,10 @@ def test_until_the_asker_has_gone(silent_recorder: socket.socket, monkeypatch: p
             assert parse_query(recorder.recv(4096)) == FlowQuery(last=3, follow=True)
             told = flows.documents(asker)
             assert next(told) == {}
-            recorder.sendall(b'{"a":1}\n{"b"')
-            assert next(one for one in told if one) == {"a": 1}
+            recorder.sendall(b'{"lost":1}\n{"lost"')
+            assert next(one for one in told if one) == {"lost": 1}
             recorder.sendall(b":2}\n")
-            assert next(one for one in told if one) == {"b": 2}
+            assert next(one for one in told if one) == {"lost": 2}
             threading.Thread(target=browser.close).start()
             assert list(filter(None, told)) == []
 
@@ -44,9 +44,10 @@ def test_until_the_asker_has_gone(silent_recorder: socket.socket, monkeypatch: p
 @pytest.mark.parametrize(
     ("sends", "raises"),
     [
-        (b'{"error":"too many"}\n', "cannot follow flows: too many"),
+        (b'{"error":"too many"}\n', "cannot read flows: too many"),
         (b"nonsense\n", "no JSON"),
-        (b"[]\n", "what is no flow"),
+        (b"[]\n", "no JSON object"),
+        (b'{"verdict":"allowed"}\n', "another form: what it says is no flow"),
         (b"", ""),
     ],
 )

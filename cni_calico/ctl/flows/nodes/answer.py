@@ -12,8 +12,7 @@ from typing import Any
 from cni_calico.ctl.flows.nodes.agents import NoAgents, NodeAgent
 from cni_calico.ctl.flows.nodes.joined import ToldFlow, parse_told
 from cni_calico.errors import CalicoError
-
-_LATEST_S = 1e11
+from cni_calico.flows.told import require_loss, require_missed
 
 
 class TooManyFlows(CalicoError):
@@ -84,13 +83,9 @@ class ClusterAnswer:
 
 def parse_loss(node: str, found: Mapping[str, Any]) -> dict[str, Any]:
     """Raises ValueError."""
-    try:
-        begin, end, count = float(found["from"]), float(found["to"]), found["count"]
-        if not (0 <= begin <= _LATEST_S and 0 <= end <= _LATEST_S) or not (count is None or type(count) is int):
-            raise ValueError("what it has lost is no time or number")
-        return {"node": node, "from": begin, "to": end, "count": count, **_texts(found)}
-    except (KeyError, TypeError) as e:
-        raise ValueError(f"what it says is no loss: {e}") from e
+    require_loss(found)
+    times = {name: float(found[name]) for name in ("from", "to")}
+    return {"node": node, **times, "count": found["count"], **_texts(found)}
 
 
 def _texts(found: Mapping[str, Any]) -> dict[str, str]:
@@ -99,6 +94,5 @@ def _texts(found: Mapping[str, Any]) -> dict[str, str]:
 
 def parse_missed(node: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """Raises ValueError."""
-    if type(document["lost"]) is not int:
-        raise ValueError("what it has lost is no number")
+    require_missed(document)
     return {"lost": document["lost"], "why": f"node {node}: {document.get('why')}"}

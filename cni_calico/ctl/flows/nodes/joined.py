@@ -11,16 +11,16 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Any
 
-from cni_calico.ctl.flows.staged import join_staged, require_staged
+from cni_calico.ctl.flows.staged import join_staged
 from cni_calico.flows.given_names import OF_NOW
 from cni_calico.flows.query import ALLOWED, DENIED, DOUBTFUL, KERNEL
+from cni_calico.flows.told import require_flow
 
 APART_S = 5.0  # the clocks of two nodes, and the time on the way
-_SIDES, _REPORTERS = ("source", "destination"), ("src", "dst")
-_ENDS_TEXTS, _SERVICE_TEXTS = ("kind", "namespace", "name"), ("namespace", "name", "port")
+_SIDES = "source", "destination"
+_ENDS_TEXTS = "kind", "namespace", "name"
 _COUNTS = ("packets", "bytes")
 FlowPath = tuple[object, ...]
 
@@ -45,48 +45,15 @@ def parse_told(node: str, document: dict[str, Any]) -> ToldFlow:
     try:
         start = datetime.fromisoformat(document["start"]).timestamp()
         datetime.fromisoformat(document["last"])
-        ends = [_require_end(document[side]) for side in _SIDES]
-        fits = document["reporter"] in _REPORTERS and document["verdict"] in (ALLOWED, DENIED)
-        fits = fits and type(document["connections"]) is int and isinstance(document["protocol"], str)
-        fits = fits and all(isinstance(one["said"], str) for one in document["decided"])
-        fits = fits and all(map(_is_decision, document["decided"]))
-        fits = fits and all(_is_count(document.get(name)) for name in _COUNTS)
-        require_staged(document.get("staged"))
-        icmp = document.get("icmp")
-        path = *ends[0], *ends[1], document["protocol"], icmp and (icmp["type"], icmp["code"])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise ValueError(f"what it says is no flow: {e}") from e
-    if not fits:
-        raise ValueError("what it says is no flow")
+    ends, icmp = require_flow(document), document.get("icmp")
+    path = *ends, document["protocol"], icmp and (icmp["type"], icmp["code"])
     document |= {"node": node, "nodes": [node]}
     reporter, verdict = document["reporter"], document["verdict"]
     whole = {one.get("direction") for one in document["decided"]} >= {"egress", "ingress"}
     whole = whole or (reporter == "src" and verdict == DENIED)
     return ToldFlow(node, start, path, reporter, verdict, whole, json.dumps(document).encode())
-
-
-def _is_decision(one: Mapping[str, Any]) -> bool:
-    policy, passed = one.get("trigger") or {}, one.get("passed", [])
-    fits = isinstance(policy, dict) and isinstance(passed, list)
-    return fits and all(isinstance(step["said"], str) for step in passed)
-
-
-def _is_count(found: Any) -> bool:
-    """None where the kernel did not count."""
-    return found is None or all(type(found[way]) is int for way in ("in", "out"))
-
-
-def _require_end(end: Mapping[str, Any]) -> tuple[str, int | None]:
-    port, asked = end.get("port"), end.get("asked")
-    if port is not None and type(port) is not int:
-        raise ValueError("a port is no number")
-    if asked is not None:
-        _require_end(asked)
-    if "service" in end and not all(isinstance(end["service"][text], str) for text in _SERVICE_TEXTS):
-        raise ValueError("a service is no text")
-    if "name" in end and not all(isinstance(end[text], str) for text in _ENDS_TEXTS):
-        raise ValueError("a name is no text")
-    return str(ip_address(end["ip"])), port
 
 
 # -- single connections -----------------------------------------------------------------------------------------------

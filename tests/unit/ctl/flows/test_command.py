@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import threading
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +17,13 @@ from hypothesis import strategies as st
 from cni_calico.ctl.command_line.arguments import parse_arguments
 from cni_calico.ctl.command_line.flow_arguments import page_words, parse_filters
 from cni_calico.ctl.main import run
+from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import InvalidConfig
+from tests.fakes.recorder import address, flow, rule
+
+
+def line(document: dict[str, Any]) -> bytes:
+    return json.dumps(document).encode() + b"\n"
 
 
 @pytest.mark.parametrize(
@@ -42,6 +53,66 @@ def test_what_does_not_fit(words: str, says: str, tmp_path: Path, capsys: pytest
 def test_without_a_recorder(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["flows", *words], {"CALICO_RUN_DIR": str(tmp_path)}) == 1
     assert "FELIX_FLOWS" in capsys.readouterr().err and not Path("page.html").exists()
+
+
+PLAIN = flow(address("10.0.0.1"), address("10.0.0.2", 80), rule("egress", "shop", "web", 0))
+END: dict[str, Any] = {"end": True, "node": "worker-1", "lost": [], "kept": {"flows": None, "sums": None}}
+
+LOSS = {"from": 1.0, "to": 2.0, "count": 1, "source": "nflog-denied", "why": "full"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"nonsense\n", "no JSON"),
+        (b"\xff\n", "no JSON"),
+        (b"[" * 200_000 + b"\n", "no JSON"),
+        (b'["verdict"]\n', "no JSON object"),
+        (b'{"flow": 1}\n', "'source' is missing"),
+        (line({**PLAIN, "decided": 5}), "what it says is no flow"),
+        (line({**PLAIN, "decided": [{}]}), "'said' is missing"),
+        (line({**PLAIN, "destination": "10.0.0.2"}), "what it says is no flow"),
+        (line({**PLAIN, "connections": "1"}), "what it says is no flow"),
+        (line({**PLAIN, "start": 1}), "what it says is no flow"),
+        (line({**PLAIN, "icmp": [8]}), "what it says is no flow"),
+        (line({**PLAIN, "source": {**address("10.0.0.1"), "labels": {"a": 1}}}), "labels are no texts"),
+        (line({**PLAIN, "nodes": [3]}), "nodes are no texts"),
+        (line({**PLAIN, "destination": {**address("10.0.0.2"), "asked": {"ip": "10.0.0.3"}}}), "'port' is missing"),
+        (line({**PLAIN, "source": {"ip": "10.0.0.1"}}), "'kind' is missing"),
+        (line({"lost": []}), "no number"),
+        (line({"note": 1}), "a note is no text"),
+        (line({**END, "lost": [1]}), "what it says is no loss"),
+        (line({**END, "lost": [{**LOSS, "from": "1"}]}), "no time or number"),
+        (line({**END, "lost": [{**LOSS, "source": []}]}), "what it has lost is no text"),
+        (line({**END, "lost": None}), "no end of an answer"),
+        (line({**END, "kept": [1]}), "no end of an answer"),
+        (line({**END, "kept": {"flows": 1e300}}), "no time"),
+        (line({**END, "kept": {"flows": "1", "sums": 1}}), "no time"),
+        (line({**END, "unanswered": 4}), "no end of an answer"),
+    ],
+)
+@pytest.mark.parametrize("form", ["table -v", "json", "wide"])
+def test_a_recorder_that_answers_otherwise(
+    answer: bytes, says: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told, with what to do, in each form of output."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / FLOW_SOCKET))
+        listening.listen()
+        answering = threading.Thread(target=answer_once, args=(listening, answer + line(END)))
+        answering.start()
+        words = ["flows", "--since", "2h", "-o", *form.split()]
+        assert run(words, {"CALICO_RUN_DIR": str(tmp_path)}) == 1
+        answering.join()
+    said = capsys.readouterr().err
+    assert says in said and "the recorder may be of another version" in said
+
+
+def answer_once(listening: socket.socket, answer: bytes) -> None:
+    connection, _ = listening.accept()
+    with connection, suppress(BrokenPipeError, ConnectionResetError):
+        connection.recv(4096)
+        connection.sendall(answer)
 
 
 def flows(*words: str) -> Namespace:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cni_calico.ctl.flows.show import row_of
-from cni_calico.ctl.flows.staged import StagedSummary, describe_staged, join_staged, require_staged
+from cni_calico.ctl.flows.staged import StagedSummary, describe_staged, join_staged
+from cni_calico.flows.told import require_staged
 from tests.conftest import ROOT
 
 
