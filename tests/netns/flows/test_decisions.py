@@ -386,7 +386,8 @@ def test_what_a_stopped_reader_lost_is_counted_without_a_later_report(
         until(lambda: go_on() or found.readings, "the rules' counters are read")
         for sports in (range(1000, 1100), range(1100, 1200), range(1200, 1300)):
             send(sports)  # to a reader that is stopped
-        time.sleep(0.3)  # until none waits in the kernel for others to come: read too early, it would tell of the rest
+        given_up = time.monotonic() + 0.3  # read before the kernel has, what waits there for others tells of the rest
+        until(lambda: time.monotonic() >= given_up, "none waits in the kernel for others to come")
         known = arrivals.unread()
         go_on()
         assert arrivals.unread() == known and all(one.has_dropped for one in arrivals._reports.values())

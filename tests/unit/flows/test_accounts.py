@@ -116,8 +116,8 @@ def test_a_counter_that_somebody_sets_back_begins_again() -> None:
 
 def test_what_is_lost_and_not_told_yet_is_as_much_as_is_missing_beyond_what_was_known() -> None:
     accounts = RuleAccounts()
-    accounts.take({("ip", 1): RuleCount(ALLOWED, 1, 0)}, {}, {ALLOWED: 7})
-    accounts.take({("ip", 1): RuleCount(ALLOWED, 1, 50)}, {}, {ALLOWED: 7})
+    accounts.receive({("ip", 1): RuleCount(ALLOWED, 1, 0)}, {}, {ALLOWED: 7})
+    accounts.receive({("ip", 1): RuleCount(ALLOWED, 1, 50)}, {}, {ALLOWED: 7})
     assert accounts.suspects({1: 30}) == {ALLOWED}
     assert [accounts.unexplained(ALLOWED, lost) for lost in (7, 12, 27, 30)] == [20, 15, 0, 0]
     assert accounts.unexplained(DENIED, 0) == 0
