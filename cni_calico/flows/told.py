@@ -41,6 +41,7 @@ def require_flow(document: Mapping[str, Any]) -> tuple[str, int | None, str, int
         fits = document["reporter"] in _REPORTERS and document["verdict"] in (ALLOWED, DENIED)
         fits = fits and type(document["connections"]) is int and isinstance(document["protocol"], str)
         fits = fits and isinstance(document["start"], str) and isinstance(document["last"], str)
+        fits = fits and isinstance(document["decided"], list)
         fits = fits and all(isinstance(one["said"], str) and _is_decision(one) for one in document["decided"])
         fits = fits and all(_is_count(document.get(name)) for name in _COUNTS)
         fits = fits and all(isinstance(document[side]["kind"], str) for side in _SIDES)
@@ -111,11 +112,13 @@ def require_ending(document: Mapping[str, Any]) -> None:
     try:
         for one in document["lost"]:
             require_loss(one)
-        for since in dict(document.get("kept") or {}).values():
+        for since in (document.get("kept") or {}).values():
             if since is not None and not _is_time(since):
                 raise ValueError("since when it has flows is no time")
-        dict(document.get("unanswered") or {})
-    except (KeyError, TypeError) as e:
+        (document.get("unanswered") or {}).items()
+        if not isinstance(document["node"], str):
+            raise ValueError("a node is no text")
+    except (KeyError, TypeError, AttributeError) as e:
         raise ValueError(f"what it says is no end of an answer: {_why(e)}") from e
 
 

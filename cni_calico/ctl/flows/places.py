@@ -17,7 +17,7 @@ from cni_calico.ctl.opening import configured
 from cni_calico.deadline import Deadline
 from cni_calico.directories import FLOW_SOCKET
 from cni_calico.errors import InvalidConfig
-from cni_calico.flows.client import RecorderMisunderstood, ask
+from cni_calico.flows.client import RecorderMisunderstood, RecorderSilent, ask
 from cni_calico.flows.following import FollowedFlows
 from cni_calico.flows.query import FlowQuery
 
@@ -57,19 +57,24 @@ class HostFlows:
         return FollowedFlows(self._path, query, Deadline.after(timeout_s))
 
     def lost_so_far(self, timeout_s: float) -> dict[str, int]:
-        (status,) = self.ask(FlowQuery(status=True), timeout_s)
+        status = self._status(timeout_s)
         try:
             return {str(source): int(count) for source, count in dict(status["lost"]).items()}
         except (KeyError, TypeError, ValueError) as e:
             raise RecorderMisunderstood(f"cannot read flows: what the recorder says is no status: {e}") from e
+
+    def _status(self, timeout_s: float) -> dict[str, Any]:
+        status = next(ask(self._path, FlowQuery(status=True), Deadline.after(timeout_s)), None)
+        if status is None:
+            raise RecorderSilent(f"cannot read flows from {self._path}: the recorder ended before its answer did")
+        return status
 
     def _require_services(self, query: FlowQuery, timeout_s: float) -> None:
         """Raises InvalidConfig for the name of a service where the recorder knows none; as ``ask``."""
         name = _service_name(query)
         if not name:
             return
-        (status,) = ask(self._path, FlowQuery(status=True), Deadline.after(timeout_s))
-        if not status.get("services"):
+        if not self._status(timeout_s).get("services"):
             raise InvalidConfig(
                 f"--service: the name {name!r} needs an API server, such as with --kubeconfig, or a node with "
                 "FlowsNames=All; give its address"

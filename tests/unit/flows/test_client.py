@@ -17,7 +17,7 @@ from cni_calico.flows.query import FlowQuery
 from tests.fakes.recorder import address, flow, rule
 
 FLOW = flow(address("10.0.0.1"), address("10.0.0.2", 80), rule("egress", "shop", "web", 0))
-END: dict[str, Any] = {"end": True, "lost": []}
+END: dict[str, Any] = {"end": True, "node": "worker-1", "lost": []}
 Recorder = Callable[..., str]
 
 

@@ -70,6 +70,7 @@ LOSS = {"from": 1.0, "to": 2.0, "count": 1, "source": "nflog-denied", "why": "fu
         (b'["verdict"]\n', "no JSON object"),
         (b'{"flow": 1}\n', "'source' is missing"),
         (line({**PLAIN, "decided": 5}), "what it says is no flow"),
+        (line({**PLAIN, "verdict": "denied", "decided": {}}), "what it says is no flow"),
         (line({**PLAIN, "decided": [{}]}), "'said' is missing"),
         (line({**PLAIN, "destination": "10.0.0.2"}), "what it says is no flow"),
         (line({**PLAIN, "connections": "1"}), "what it says is no flow"),
@@ -88,6 +89,9 @@ LOSS = {"from": 1.0, "to": 2.0, "count": 1, "source": "nflog-denied", "why": "fu
         (line({**END, "kept": [1]}), "no end of an answer"),
         (line({**END, "kept": {"flows": 1e300}}), "no time"),
         (line({**END, "kept": {"flows": "1", "sums": 1}}), "no time"),
+        (line({**END, "kept": [["flows", 1]]}), "no end of an answer"),
+        (line({**END, "node": 4}), "a node is no text"),
+        (line({**END, "unanswered": [["worker-2", "why"]]}), "no end of an answer"),
         (line({**END, "unanswered": 4}), "no end of an answer"),
     ],
 )
@@ -106,6 +110,28 @@ def test_a_recorder_that_answers_otherwise(
         answering.join()
     said = capsys.readouterr().err
     assert says in said and "the recorder may be of another version" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"", "the recorder ended before its answer did"),
+        (b"[]\n", "no JSON object"),
+        (line({"lost": 5}), "what the recorder says is no status"),
+        (line({"lost": {"destroy": "many"}}), "what the recorder says is no status"),
+        (line({}), "the recorder ended before its answer did"),
+    ],
+)
+def test_a_status_of_another_form(answer: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page asks for it first."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / FLOW_SOCKET))
+        listening.listen()
+        answering = threading.Thread(target=answer_once, args=(listening, answer))
+        answering.start()
+        assert run(["flows", "--web", "--since", "2h"], {"CALICO_RUN_DIR": str(tmp_path)}) == 1
+        answering.join()
+    assert says in capsys.readouterr().err
 
 
 def answer_once(listening: socket.socket, answer: bytes) -> None:
