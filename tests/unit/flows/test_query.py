@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from cni_calico.flows.query import (
     render_query,
 )
 from cni_calico.flows.records import COUNTED, DENIED, ENDED, SIX, FlowRecord
+from cni_calico.flows.told import require_told
 
 DECIDERS = {
     300: Decider("Profile", "", "kns.shop", "", False, 0, "Allow"),
@@ -81,6 +83,9 @@ def test_a_translated_flow_of_icmp_and_one_of_an_unknown_rule() -> None:
     assert [one["said"] for one in invalid["decided"]] == ["invalid"] and invalid["reporter"] == "src"
     six = DESCRIBER.describe(DENIED_FLOW._replace(flags=SIX, source=bytes(15) + b"\1", destination=bytes(16)))
     assert six["source"]["ip"] == "::1"
+    timeless = DESCRIBER.describe(DENIED_FLOW._replace(began=1 << 62))
+    for document in (found, echo, unknown, invalid, six, timeless):
+        require_told(json.loads(json.dumps(document)))
 
 
 @pytest.mark.parametrize(
@@ -129,6 +134,22 @@ _queries = st.builds(
     first=st.none() | st.integers(0, 99),
     staged=st.booleans(),
 )
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(("end", "lost", "note", "node", "kept", *DESCRIBER.describe(DENIED_FLOW), "icmp", "staged")),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+            lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(("ip", "said", "port")), inner),
+        ),
+        max_size=3,
+    )
+)
+def test_what_a_recorder_may_tell_is_taken_or_refused(others: dict[str, Any]) -> None:
+    """Nothing else is raised."""
+    with suppress(ValueError):
+        require_told({**DESCRIBER.describe(DENIED_FLOW), **others})
 
 
 @given(_queries)
