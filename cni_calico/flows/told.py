@@ -45,7 +45,8 @@ def require_flow(document: Mapping[str, Any]) -> tuple[str, int | None, str, int
         fits = fits and all(isinstance(one["said"], str) and _is_decision(one) for one in document["decided"])
         fits = fits and all(_is_count(document.get(name)) for name in _COUNTS)
         fits = fits and all(isinstance(document[side]["kind"], str) for side in _SIDES)
-        if (icmp := document.get("icmp")) is not None:
+        if "icmp" in document:
+            icmp = document["icmp"]
             fits = fits and type(icmp["type"]) is int and type(icmp["code"]) is int
         if not all(isinstance(one, str) for one in document.get("nodes", ())):
             raise ValueError("nodes are no texts")

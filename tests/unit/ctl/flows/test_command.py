@@ -76,6 +76,7 @@ LOSS = {"from": 1.0, "to": 2.0, "count": 1, "source": "nflog-denied", "why": "fu
         (line({**PLAIN, "connections": "1"}), "what it says is no flow"),
         (line({**PLAIN, "start": 1}), "what it says is no flow"),
         (line({**PLAIN, "icmp": [8]}), "what it says is no flow"),
+        (line({**PLAIN, "icmp": None}), "what it says is no flow"),
         (line({**PLAIN, "source": {**address("10.0.0.1"), "labels": {"a": 1}}}), "labels are no texts"),
         (line({**PLAIN, "nodes": [3]}), "nodes are no texts"),
         (line({**PLAIN, "destination": {**address("10.0.0.2"), "asked": {"ip": "10.0.0.3"}}}), "'port' is missing"),
