@@ -22,8 +22,8 @@ _NOTHING = (0, 0, 0, 0)
 
 class AlikeBegin:
     """``before``, ``after``: what a record has before and after its source port, without times; ``head``: with times
-    and ``before`` now. ``judged``: counts those that need not be judged, None if each has to
-    be. ``times``: how many begin so now.
+    and ``before`` now. ``judged``: counts those that need not be judged, None if each has to be. ``times``: how many
+    begin so now.
     """
 
     __slots__ = ("after", "before", "head", "judged", "times")

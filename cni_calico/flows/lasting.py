@@ -7,7 +7,7 @@ connections without end costs itself their ends, and nobody else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from cni_calico.flows.oldest import OldestKeys
@@ -107,13 +107,11 @@ class LastingConnections:
             self._count_out(owner_of(key))
         return number
 
-    def pop_all(self, keys: Iterable[bytes]) -> None:
+    def pop_all(self, keys: Collection[bytes]) -> None:
         """Of those for which ``numbers_of`` has a number."""
-        pop, owners = self._within.pop, list[bytes]()
         for key in keys:
-            pop(key)
-            owners.append(key[:4] if len(key) == V4_BYTES else key[:16])
-        for owner, times in Counter(owners).items():
+            del self._within[key]
+        for owner, times in Counter(map(owner_of, keys)).items():
             self._count_out(owner, times)
 
     def _count_out(self, owner: bytes, times: int = 1) -> None:

@@ -11,7 +11,7 @@ the way out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
 
 from cni_calico.flows.deciders import FIRST, Decider
@@ -263,7 +263,7 @@ class LiveFlows:
         began: int = row[0]
         return began < self.all_read and connection[7] * 1e6 <= began + _AT_ONCE_US
 
-    def forget_ended(self, keys: Iterable[bytes]) -> None:
+    def forget_ended(self, keys: Collection[bytes]) -> None:
         """They do not last any more."""
         self._lasting.pop_all(keys)
 

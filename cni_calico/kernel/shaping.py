@@ -16,6 +16,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.errors import KernelError
 from cni_calico.kernel.netlink import qdiscs
 from cni_calico.kernel.netlink.links import (
+    ListedLink,
     create_ifb,
     decode_listed,
     delete_link,
@@ -45,6 +46,7 @@ class Shaper:
             self._rtnl.close()
             raise
         self._index = {link.name: link.ifindex for link in links}
+        self._names = {link.ifindex: link.name for link in links}
         self._ready = {(link.name, link.mtu) for link in links if link.up}
 
     def __enter__(self) -> Self:
@@ -55,12 +57,11 @@ class Shaper:
 
     def read(self, filtered: Collection[str]) -> dict[str, LinkShaping]:
         """What shapes each interface that has a qdisc; redirects are read of those named. Raises KernelError."""
-        names = {index: name for name, index in self._index.items()}
         roots: dict[str, TokenBucket] = {}
         ingress: dict[str, str] = {}
         for payload in self._list_qdiscs():
             qdisc = qdiscs.decode_qdisc(payload)
-            name = names.get(qdisc.ifindex, "")
+            name = self._names.get(qdisc.ifindex, "")
             if qdisc.parent == qdiscs.ROOT and qdisc.bucket is not None:
                 roots[name] = qdisc.bucket
             elif qdisc.parent == qdiscs.INGRESS:
@@ -97,12 +98,14 @@ class Shaper:
             self._run(set_link(self._index[name], name, mtu=mtu, up=True))
         else:
             self._run(create_ifb(name, mtu))
-            self._index[name] = decode_listed(self._rtnl.one(get_link(name), self._deadline)).ifindex
+            self._note(decode_listed(self._rtnl.one(get_link(name), self._deadline)))
 
     def remove_device(self, name: str) -> None:
         """Raises KernelError."""
         if name in self._index:
-            self._run(delete_link(self._index.pop(name), name), tolerated=(ENODEV,))
+            index = self._index.pop(name)
+            del self._names[index]
+            self._run(delete_link(index, name), tolerated=(ENODEV,))
 
     def redirect(self, name: str, device: str) -> list[str]:
         """Send everything that comes in from the interface through ``device``, and nothing elsewhere. Returns the names
@@ -140,13 +143,13 @@ class Shaper:
 
     def _name(self, index: int) -> str:
         """The name of any interface, "" if there is none."""
-        for name, one in self._index.items():
-            if one == index:
-                return name
-        found = self._some((get_link(index),)) if self._only is not None and index else ()
-        for link in map(decode_listed, found):
-            self._index[link.name] = link.ifindex
-        return decode_listed(found[0]).name if found else ""
+        if index not in self._names and self._only is not None and index:
+            for link in map(decode_listed, self._some((get_link(index),))):
+                self._note(link)
+        return self._names.get(index, "")
+
+    def _note(self, link: ListedLink) -> None:
+        self._index[link.name], self._names[link.ifindex] = link.ifindex, link.name
 
     def _redirects(self, name: str) -> list[qdiscs.Redirect]:
         found = map(

@@ -62,8 +62,8 @@ class Replay:
     """``add`` each flow, then ``finish``. ``changed``: what would be decided otherwise; ``drifted``: what is decided
     otherwise than was recorded, without any change; ``uncertain``: connections by reason; ``same``, ``others``:
     connections that nothing changes for, and those that no policy decided about; ``of_now``: that were judged by labels
-    of now, because those of an end were not recorded. ``facts``: of host endpoints; None:
-    only what the records say. ``told``: knows workloads as flows tell them; None: labels are those of now.
+    of now, because those of an end were not recorded. ``facts``: of host endpoints; None: only what the records say.
+    ``told``: knows workloads as flows tell them; None: labels are those of now.
     """
 
     def __init__(
