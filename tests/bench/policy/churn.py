@@ -50,11 +50,8 @@ def main() -> None:
         made.until_in_force()
         done, begun = 0, time.monotonic()
         for count in map(int, chosen.counts.split(",")):
-            while done < count:
-                running.change()
-                running.turn_beacons()
-                done += 1
-                time.sleep(chosen.pause)
+            running.hurry(count - done, chosen.pause)
+            done = count
             running.clear()
             running.turn_beacons()
             time.sleep(REST_S)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Policies that change for a long time, under traffic: every verdict checked, nothing lost, nothing passed, no growth.
 
-    soak.py [--minutes 120] [--seed N]
+    soak.py [--minutes 120] [--seed N] [--settle 4000]
 
 One node with six workloads, two interfaces to a host outside each, a NodePort and a service, and the policy engine in a
 process of its own. A change is one to three random records: policies of workloads and hosts (ordinary, applyOnForward,
 preDNAT, doNotTrack), host endpoints (by name, by expectedIPs, `*`, an automatic one), labels, network sets, pods that
 come and go (with their interface, or only their record). During the first third of the time the engine is killed
-(SIGKILL) now and then; the one that lives then has to live to the end.
+(SIGKILL) now and then; the one that lives then has to live to the end. It begins with --settle changes as fast as they
+go, so that its caches are full before its memory is compared.
 
 Every change is tried with packets between workloads, to and from the host, through it, to the NodePort and to the
 service, IPv4 and IPv6, each compared with the naive evaluator. The last records of a change are beacons: one of each
@@ -72,6 +73,7 @@ CHANGES = 50
 LIMIT_S = 180.0  # a verdict that is wrong stays wrong; a busy machine is slow
 TRIED, TRIED_AGAIN = 30, 100  # packets of one look in the window of a change, and after it
 KILLING = 1 / 3  # of the time
+PAUSE_S = 0.01  # after each change that is made in a hurry
 FILES = 24  # the most that its connections to the datastore can become more: one and its log for each listing
 GROWTH = 1.2  # of the engine's resident memory, from the first tenth of its last life to the end
 Key = tuple[str, str, str]
@@ -215,6 +217,13 @@ class Soak:
             among.remove(key)
             self.node.remove(key)
 
+    def hurry(self, changes: int, pause_s: float) -> None:
+        """As many changes as fast as they go, without a look at packets."""
+        for _ in range(changes):
+            self.change()
+            self.turn_beacons()
+            time.sleep(pause_s)
+
     # -- verdicts -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -329,7 +338,7 @@ class TrafficOfBoth:
         self._stack.close()
 
 
-def soak(minutes: float, seed: int) -> Figures:
+def soak(minutes: float, seed: int, settle: int) -> Figures:
     with (
         tempfile.TemporaryDirectory(prefix="cct-soak-") as directory,
         lab(Path(directory)) as made,
@@ -340,9 +349,12 @@ def soak(minutes: float, seed: int) -> Figures:
         running.prepare()
         node.start()
         made.until_in_force()
-        baseline, begun = running.objects(), time.monotonic()
+        baseline, begun, settled = running.objects(), time.monotonic(), False
         while time.monotonic() < begun + 60 * minutes:
             killing = time.monotonic() < begun + KILLING * 60 * minutes
+            if not killing and not settled:
+                running.hurry(settle, PAUSE_S)
+                settled = True
             running.turn(killing=killing)
             if (lines := running.objects(baseline)) != baseline:
                 raise Wrong("\n".join(["other rules than at the start", *difflib.ndiff(baseline, lines)]))
@@ -365,9 +377,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--settle", type=int, default=4000, metavar="CHANGES", help="before memory is compared (4000)")
     chosen = parser.parse_args()
     try:
-        found = soak(chosen.minutes, chosen.seed)
+        found = soak(chosen.minutes, chosen.seed, chosen.settle)
     except Wrong as e:
         print(f"seed {chosen.seed}: {e}", file=sys.stderr)
         return 1
