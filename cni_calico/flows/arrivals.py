@@ -31,6 +31,7 @@ _ENDS_AT_ONCE = AT_ONCE * IN_DATAGRAM  # one in each: else those of what is read
 _ROOMS = {ALLOWED: 8 << 20, DENIED: 4 << 20, ENDS: 32 << 20}
 _LOOKED_AT = 3  # times as many reports
 _SMALL = 20  # a part of them that any sender may have
+_OF_A_PACKET = 3  # reports of what lets it through, at most
 _OPEN_S, _DESCRIBED_EVERY_S = 10.0, 3600.0
 _NUMBER = itemgetter(0)  # of a report
 _TAKEN = EBUSY, EPERM  # what the kernel says of a group that another program listens to
@@ -105,6 +106,7 @@ class Arrivals:
         self._second, self._seen = 0, Counter[str]()
         usual = USUAL_LIMITS
         self._shares = {ALLOWED: SharedSecond(usual.rate), DENIED: SharedSecond(usual.denied_rate)}
+        self._unfinished: list[ReportedDecision] = []  # of a packet that was let through; more of them may follow
         self._held_back: set[str] = set()  # what had more reports than may be taken in this second
         self._told = Counter[str]()
         with ExitStack() as opened:
@@ -186,6 +188,9 @@ class Arrivals:
             self.numbers.update(map(_NUMBER, taken))
             self.totals[source] += len(taken)
             more = more or len(taken) >= datagrams
+            if source == ALLOWED:
+                taken = self._without_unfinished(taken, reports)
+                more = more or bool(self._unfinished)
             found, misplaced = in_pairs(taken, allowed=source == ALLOWED)
             if misplaced:
                 self.malformed += len(misplaced)
@@ -197,6 +202,19 @@ class Arrivals:
         ended = [] if self._ends is None else self._ends.take(_ENDS_AT_ONCE)
         self.came += len(decisions) + len(ended)
         return decisions, ended, more or len(ended) >= _ENDS_AT_ONCE
+
+    def _without_unfinished(self, taken: list[ReportedDecision], reports: DecisionReports) -> list[ReportedDecision]:
+        """What is complete. A packet's reports may be in two datagrams, and for whoever reads late its connection may
+        have ended before the second one is read; so what the first one ends with waits for it.
+        """
+        taken, size = self._unfinished + taken, 0
+        if reports.waiting:
+            for _, packet in taken[: -_OF_A_PACKET - 1 : -1]:
+                if packet != taken[-1][1]:
+                    break
+                size += 1
+        self._unfinished = taken[len(taken) - size :]
+        return taken[: len(taken) - size]
 
     def _may_take(self, source: str) -> int:
         """So many datagrams, however full they are."""

@@ -58,7 +58,8 @@ class LiveFlows:
     ) -> None:
         self._store, self._decider_of, self._name_of, self._most = store, decider_of, name_of, most
         self._lasting = LastingConnections(most)
-        self._attempts: dict[bytes, tuple[int, int]] = {}  # (record, when it was last denied)
+        # ((record, what has let it through since it was last denied), when that was)
+        self._attempts: dict[bytes, tuple[tuple[int, DecidedSides], int]] = {}
         self._early: dict[bytes, tuple[TrackedConnection, int]] = {}
         self._oldest_attempts, self._oldest_early = OldestKeys(self._attempts), OldestKeys(self._early)
         self._reused = ReusedKeys()
@@ -131,16 +132,19 @@ class LiveFlows:
             return where
         decided = NOBODY
         attempt = self._attempts.get(key)
-        denied = None if attempt is None else self._store.read(attempt[0])
+        denied = None if attempt is None else self._store.read(attempt[0][0])
         if attempt is not None and denied is not None and now - denied.last <= ATTEMPT_US:
-            if number in denied.numbers():
-                return attempt[0]  # tried again: what denied it has not been asked yet
+            (where, again), denied_at = attempt
+            if number in denied.numbers():  # tried again: what denied it has not been asked yet
+                if number not in again:
+                    self._attempts[key] = (where, with_one_more(again, number, decider)), denied_at
+                return where
             if not denied.egress and decider is not None and not decider.ingress:
-                self._store.update(attempt[0], denied.but(egress=number))
-                return attempt[0]  # it let out what the other side denied: the kernel's two lists are read in turn
+                self._store.update(where, denied.but(egress=number))
+                return where  # it let out what the other side denied: the kernel's two lists are read in turn
             if decider is not None and decider.untranslated:
-                self._store.update(attempt[0], with_decision(denied, number, decider, denied.last))
-                return attempt[0]
+                self._store.update(where, with_decision(denied, number, decider, denied.last))
+                return where
             decided = denied.egress, self._if_untranslated(denied.ingress), 0, denied.host_in
         self._attempts.pop(key, None)
         return self._begin(key, with_one_more(decided, number, decider), now)
@@ -209,7 +213,7 @@ class LiveFlows:
 
     def _deny(self, key: bytes, number: int, now: int) -> int:
         known = self._attempts.pop(key, None)
-        where = known[0] if known is not None else self._lasting.get(key)
+        where, again = known[0] if known is not None else (self._lasting.get(key), NOBODY)
         record = None if where is None else self._store.read(where)
         if known is None and record is not None and where is not None and self._is_over(where, record, now, _LATE_US):
             self._replace(key, now)
@@ -218,7 +222,7 @@ class LiveFlows:
         self._lasting.pop(key)
         if record is None or where is None or record.denied_by not in (0, number) or now - record.last > ATTEMPT_US:
             self.denied += 1
-            where, record = None, self._new(key, now, NOBODY)
+            where, record = None, self._new(key, now, again if record is not None else NOBODY)
         elif not record.denied:
             self.allowed, self.denied = self.allowed - 1, self.denied + 1
         packets = min(MOST_COUNT, record.packets + 1)
@@ -227,7 +231,7 @@ class LiveFlows:
             where = self._store.append(record)
         else:
             self._store.update(where, record)
-        self._attempts[key] = where, now
+        self._attempts[key] = (where, NOBODY), now
         while len(self._attempts) > self._most:
             del self._attempts[self._oldest_attempts.first()]
         return where

@@ -186,6 +186,7 @@ class Recorder:
         """
         decisions, ended, more = self._arrivals.take()
         now, live = self._micros(), self._deciding.live
+        self._judged.note_late((now - live.all_read) / 1e6)
         live.all_read = max(live.all_read, now - int(self._arrivals.behind_s() * 1e6))
         self._together.receive(decisions, ended, now, new if self._server.followed else None)
         return more

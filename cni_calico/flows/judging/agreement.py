@@ -19,7 +19,7 @@ from cni_calico.policy.explain import Decision
 from cni_calico.policy.judge.cells import JudgedPacket
 from cni_calico.policy.ports import ICMP, WITH_PORTS
 
-SETTLED_S = 3.0  # rules come within half a second; reports that had to wait in the kernel within two
+SETTLED_S = 3.0  # rules come within half a second
 _AGREED, _DOUBTS = 20_000, 1_000
 
 
@@ -35,15 +35,16 @@ class UnexplainedReport:
 class Agreement:
     """``check`` each report, ``settle`` now and then. ``clock`` never steps; ``worked``: as for Allowance. ``agreed``,
     ``disagreed``: reports; ``unsettled``: that differ, and the rules had changed about that time; ``skipped``: not
-    judged, because there was no time, or nothing here that it could be about.
+    judged, because there was no time, or nothing here that it could be about. ``late_s``: so long those that are
+    checked now may have waited before they were read.
     """
 
     def __init__(self, known: KnownRules, clock: Callable[[], float], worked: Callable[[], float]) -> None:
-        self._known, self._clock = known, clock
+        self._known, self._clock, self.late_s = known, clock, 0.0
         self.agreed = self.disagreed = self.unsettled = self.skipped = 0
         self.last: UnexplainedReport | None = None
         self._agreed: set[tuple[bytes, int]] = set()
-        self._doubts: deque[tuple[float, bytes, Decider]] = deque()
+        self._doubts: deque[tuple[float, float, bytes, Decider]] = deque()  # when seen, since when it may be from
         self._version = -1
         self._allowance = Allowance(clock, worked)
 
@@ -74,7 +75,8 @@ class Agreement:
                     self._agreed.clear()
                 self._agreed.add(alike)
         elif len(self._doubts) < _DOUBTS:
-            self._doubts.append((self._clock(), key, decider))
+            now = self._clock()
+            self._doubts.append((now, now - self.late_s, key, decider))
         else:
             self.skipped += 1
 
@@ -82,11 +84,11 @@ class Agreement:
         """What really differs, of what was in doubt long enough."""
         now = self._clock()
         while self._doubts and now - self._doubts[0][0] >= SETTLED_S:
-            seen, key, decider = self._doubts.popleft()
+            _, reported, key, decider = self._doubts.popleft()
             judged, _ = self._judge(key, decider) if self._known.ready else ((), False)
             if any(repeats(decider, one.decision) for one in judged):
                 self.agreed += 1
-            elif self._known.changed >= seen - SETTLED_S or not judged or self._stands_in(decider, judged):
+            elif self._known.changed >= reported - SETTLED_S or not judged or self._stands_in(decider, judged):
                 self.unsettled += 1
             else:
                 self.disagreed += 1

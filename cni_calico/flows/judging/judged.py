@@ -90,6 +90,10 @@ class JudgedFlows:
                 self._stop(str(e))
                 return
 
+    def note_late(self, late_s: float) -> None:
+        """Reports that come now may have waited for so long."""
+        self._agreement.late_s = late_s
+
     def _stop(self, why: str) -> None:
         self._fd = None  # it stays open: another file would become our standard input
         self.reports.forget()

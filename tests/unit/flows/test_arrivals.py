@@ -183,3 +183,36 @@ def test_a_packet_of_both_sides_is_taken_once_and_lost_twice() -> None:
     share.begin()
     assert share.may_have_all(taken[:2]) and not share.may_have_all(taken[2:3])
     assert not any(map(share.may_have, taken)) and (share.shed, share.is_over) == (2 + 2 + 1 + 1, True)
+
+
+class Datagrams(Flood):
+    """What is in each; the last ones of a packet's reports may be in the next one."""
+
+    def __init__(self, *contents: list[Decision]) -> None:
+        super().__init__([1])
+        self.contents = list(contents)
+
+    @property
+    def waiting(self) -> int:  # type: ignore[override]
+        return len(self.contents)
+
+    def take(self, datagrams: int) -> list[Decision]:
+        found, self.contents = self.contents[:1], self.contents[1:]
+        return found[0] if found else []
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+def test_what_both_sides_say_of_a_packet_stays_together(cut: int) -> None:
+    """Also where one datagram ends between them: late, the connection may have ended before the next one is read."""
+    reports = [Decision(number, packet(sender)) for sender in (1, 2) for number in (300, 301)]
+    with pytest.MonkeyPatch.context() as patched:
+        groups = [Datagrams(reports[:cut], reports[cut:]), Datagrams()]
+        patched.setattr(module, "DecisionReports", lambda *_: groups.pop(0))
+        patched.setattr(module, "EndedConnections", lambda room: NoEnds([1]))
+        arrivals = Arrivals(lambda: 7.0)
+        found, more = list[tuple[int, int]](), True
+        while more:
+            decisions, _, more = arrivals.take()
+            found += [one[2:] for one in decisions]
+    assert found == [(300, 301)] * 2
+    assert arrivals.recorded() == {ALLOWED: 4, DENIED: 0} and arrivals.take()[0] == []

@@ -204,6 +204,20 @@ def test_what_is_let_out_and_not_in_is_denied() -> None:
     assert len(kept.records) == 3 and live.denied == 2
 
 
+def test_an_attempt_that_another_rule_denies_is_another_record_with_both_sides() -> None:
+    """The rule has another place now; what lets it out is the same, and has been asked again."""
+    live, kept = opened()
+    for i, denied_by in enumerate((DENY, HOST_IN, HOST_IN)):
+        for _ in range(1 + i):  # that of the time before may be read late
+            live.decide(KEY, OUT, (1 + i) * S, allowed=True)
+        live.decide(KEY, denied_by, (1 + i) * S, allowed=False)
+    found = [(one.egress, one.host_out, one.denied_by, one.packets) for one in kept.records[1:] if one]
+    assert found == [(OUT, 0, DENY, 1), (OUT, 0, HOST_IN, 2)] and (live.allowed, live.denied) == (0, 2)
+    live.decide(KEY, DENY, 5 * S, allowed=False)  # what lets it out may be read later, and may be another rule
+    live.decide(KEY, HOST_OUT, 5 * S + 1, allowed=True)
+    assert kept.records[-1] is not None and (kept.records[-1].egress, kept.records[-1].denied_by) == (HOST_OUT, DENY)
+
+
 def test_what_let_it_out_may_be_read_after_what_denied_it() -> None:
     """Denied packets have a list of their own, and the two are read in turn."""
     live, kept = opened()

@@ -163,3 +163,15 @@ def test_waiting_for_a_processor_is_no_judging() -> None:
     for dport in range(100, 400):
         watched.agreement.check(key(1, dport), 301, THE_END)
     assert watched.counts == (300, 0, 0, 0)
+
+
+def test_a_report_that_was_read_late_may_be_from_before_the_last_change() -> None:
+    """As where the recorder gets hardly any of a busy machine's processors."""
+    watched = Watched(ALLOW_80)
+    watched.time += 5.0  # the rules last changed at 100, here again at 1005
+    watched.tell(ALLOW_80)
+    watched.time += 10.0
+    for watched.agreement.late_s in (12.0, 1.0):
+        watched.agreement.check(key(1, 80), 300, replace(RULE_0, index=1))
+    watched.settle()
+    assert watched.counts == (0, 1, 1, 0)
