@@ -95,7 +95,7 @@ class Connection:
     def __init__(self, server: Server, deadline: Deadline) -> None:
         self._buffer = b""
         self.reusable = True
-        self.gzipped = False  # the answer that is being read
+        self.gzipped = self._is_last = False  # of the answer that is being read; nothing may be asked after the last
         try:
             self._socket, self._decrypted = _connect(server, deadline)
         except TimeoutError as e:
@@ -148,6 +148,7 @@ class Connection:
             status, headers = parse_head(head)
             if status >= 200 or status == _SWITCHING:
                 self.gzipped = headers.get("content-encoding", "").lower() == "gzip"
+                self._is_last = headers.get("connection", "").lower() == "close"
                 return status, headers
 
     def read_body(self, status: int, headers: Mapping[str, str], deadline: Deadline, limit: int = BODY_LIMIT) -> bytes:
@@ -162,12 +163,13 @@ class Connection:
             body = self.exactly(_length(headers["content-length"], limit), deadline)
         else:
             return self._rest(deadline, limit)
-        self.reusable = headers.get("connection", "").lower() != "close"
+        self.reusable = not self._is_last
         return body
 
     def chunks(self, deadline: Callable[[], Deadline], limit: int | None = BODY_LIMIT) -> Iterator[bytes]:
         """The chunks of a chunked body as they arrive; ``deadline`` is called before each wait, ``limit`` is the
-        maximum number of bytes (None: any number). Raises Lost.
+        maximum number of bytes (None: any number). After the last one the connection is reusable unless the server
+        closes it. Raises Lost.
         """
         total = 0
         while True:
@@ -178,6 +180,7 @@ class Connection:
             if size == 0:
                 while self._line(deadline()):
                     continue  # trailers
+                self.reusable = not self._is_last
                 return
             data = self.exactly(size + 2, deadline())
             if data[-2:] != b"\r\n":
@@ -249,14 +252,18 @@ class ConnectionPool:
 
     def borrow(self, deadline: Deadline) -> Connection:
         """Raises NotSent."""
+        found = self.borrow_idle()
+        with self._lock:
+            if self._closed and found is None:
+                raise NotSent("it has been closed")
+        return found or Connection(self.server, deadline)
+
+    def borrow_idle(self) -> Connection | None:
+        """One that has been used before; the server may close it before it has the next request."""
         while True:
             with self._lock:
-                if self._closed:
-                    raise NotSent("it has been closed")
                 connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                return Connection(self.server, deadline)
-            if connection.fresh():
+            if connection is None or connection.fresh():
                 return connection
             connection.close()
 

@@ -120,24 +120,34 @@ class Attempt:
     def open(self, point: str) -> Connection | HttpAnswer:
         """A stream's connection, or an answer that is not a stream. ``point`` is the fault point of the request."""
         session = self._begin(write=False)
-        server = session.pool.server
-        connection: Connection | None = None
+        pool = session.pool
         try:
             faults.before(point)
-            connection = Connection(server, self.deadline)
-            connection.send(
-                render_head(server, "GET", self.request.path, self._headers(session), 0), b"", self.deadline
-            )
+            used = pool.borrow_idle()
+            try:
+                return self._ask(session, used or Connection(pool.server, self.deadline), point)
+            except Lost:
+                if used is None or self.deadline.expired():
+                    raise
+                return self._ask(session, Connection(pool.server, self.deadline), point)
+        except OSError as e:
+            raise self._unavailable(e) from e
+
+    def _ask(self, session: ApiSession, connection: Connection, point: str) -> Connection | HttpAnswer:
+        """Raises Lost, NotSent, Injected."""
+        pool = session.pool
+        try:
+            head = render_head(pool.server, "GET", self.request.path, self._headers(session), 0)
+            connection.send(head, b"", self.deadline)
             status, headers = connection.read_head(self.deadline)
             if status == 200 and "chunked" in headers.get("transfer-encoding", ""):
                 faults.after(point)
                 return connection
             answer = HttpAnswer(status, headers, connection.read_body(status, headers, self.deadline))
-        except OSError as e:
-            if connection is not None:
-                connection.close()
-            raise self._unavailable(e) from e
-        connection.close()
+        except BaseException:
+            connection.close()
+            raise
+        pool.give_back(connection)
         return answer
 
     def parse_items(self, answer: Connection | HttpAnswer, receive: Callable[[Any], object]) -> Mapping[str, Any]:
@@ -163,7 +173,12 @@ class Attempt:
             raise DatastoreUnavailable(f"cannot {self.request.doing}: the answer is not a JSON list: {e}") from e
         finally:
             if isinstance(answer, Connection):
-                answer.close()
+                self._give_back(answer)
+
+    def _give_back(self, connection: Connection) -> None:
+        """For the next request: the watch that follows a list, which then needs no handshake of its own."""
+        assert self._session is not None  # it opened the connection
+        self._session.pool.give_back(connection)
 
     def _headers(self, session: ApiSession) -> dict[str, str]:
         headers = dict(session.headers)

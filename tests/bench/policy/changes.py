@@ -178,13 +178,16 @@ class Bench:
             self.store.commit(writes[at : at + 50], Deadline.after(30))
 
     def fill(self, *, hosts: bool) -> None:
+        self.write(*self.records(), *(host_records() if hosts else ()))
+
+    def records(self) -> list[Write]:
         rules = [{"action": "Allow"}]
-        self.write(
+        writes = [
             document("Tier", "default", {"order": 1000000, "defaultAction": "Deny"}),
             document("Node", NODE, {"bgp": {"ipv4Address": "192.0.2.1/24"}}),
             document("Profile", "kns.default", {"ingress": rules, "egress": rules, "labelsToApply": {}}),
-        )
-        writes = [policy(p, self.policies, self.apps) for p in range(self.policies)]
+        ]
+        writes += [policy(p, self.policies, self.apps) for p in range(self.policies)]
         # the probing pod is endpoint 0 and the probed one endpoint 1
         writes += [
             endpoint(0, self.apps, NODE, "caliprobing", "10.65.0.2"),
@@ -197,7 +200,7 @@ class Bench:
             )
             for e in range(self.remote)
         ]
-        self.write(*writes, *(host_records() if hosts else ()))
+        return writes
 
     def start(self, repeat: int) -> None:
         """Until the probe is denied by a policy that is there already."""
@@ -370,17 +373,20 @@ def agent_environment(root: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def open_lab(name: str, stack: ExitStack) -> Lab:
-    """A host with an etcd, which this thread enters, and two pods: "probing" and "probed"."""
+def open_lab(
+    name: str, stack: ExitStack, interfaces: tuple[str, str] = ("caliprobing", "caliprobed"), *, etcd: bool = True
+) -> Lab:
+    """A host with an etcd, which this thread enters, and two pods: "probing" and "probed", with these interfaces."""
     root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=name, dir=MEMORY)))
     host = stack.enter_context(host_namespace())
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     netns.enter(os.open(host.path, os.O_RDONLY | os.O_CLOEXEC))
     stack.callback(netns.enter, here)
-    start_etcd(root / "etcd", stack)
+    if etcd:
+        start_etcd(root / "etcd", stack)
     lab = Lab(host, root, stack)
-    probing = lab.connect("probing", "caliprobing", "10.65.0.2")
-    lab.connect("probed", "caliprobed", PROBED)
+    probing = lab.connect("probing", interfaces[0], "10.65.0.2")
+    lab.connect("probed", interfaces[1], PROBED)
     probing.ns.do("addr", "add", f"{JOINING}/32", "dev", "eth0")
     return lab
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Policy: how long an agent takes from its start until policy is in force, and where that time goes.
 
-    starts.py [--sizes 10,100,1000] [--repeat 20] [--store etcd|local] [--settle S] [--agent COMMAND] [--other COMMAND]
-    starts.py --phases TREE [--sizes 10] [--repeat 5] [--store etcd|local]
+    starts.py [--sizes 10,100,1000] [--repeat 20] [--store STORE] [--settle S] [--agent COMMAND] [--other COMMAND]
+    starts.py --phases TREE [--sizes 10] [--repeat 5] [--store STORE]
 
+STORE is etcd, local (the embedded one) or kubernetes (an API server on loopback; api_server.py).
 Contestants start in turn, each on a cluster of its own like that of changes.py. A cold start is one on a kernel without
 rules of ours and without any file of an earlier run: until a packet is denied by a policy. A warm one finds the rules
 of the start before, and nothing has changed: until both endpoints that have an interface have their status file again,
@@ -12,7 +13,8 @@ and CPU once more, are read S seconds later (0.5; what a start leaves free has b
 
 ``--phases`` runs the agent whose modules are in TREE, a bundle's contents directory, with a clock around the functions
 that timed_agent.py names, and prints when each was first entered and last left, in ms since the process was started,
-how often, and the CPU of its thread in it (what it calls included). Needs root and an etcd (tests/setup/tests.sh).
+how often, and the CPU of its thread in it (what it calls included). Needs root and an etcd (tests/setup/tests.sh), or
+kube-apiserver (tests/setup/lab.sh).
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from cni_calico.deadline import Deadline
 from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.model.access import DatastoreConfig
 from cni_calico.model.keys import ResourceKey
+from tests.bench.policy.api_server import PROBE_INTERFACES, fill_api_server, open_api_server, plug_others
 from tests.bench.policy.changes import (
     AGENT,
     MEMORY,
@@ -51,6 +54,7 @@ from tests.bench.policy.changes import (
     changed_policy,
     open_lab,
 )
+from tests.e2e.kubernetes.cluster import Cluster
 from tests.netns.policing.lab import Lab
 
 CHANGED = ResourceKey("GlobalNetworkPolicy", "changed")
@@ -70,16 +74,26 @@ class Starts(Bench):
 
     def __init__(self, lab: Lab, policies: int, command: list[str], kind: str, settle_s: float) -> None:
         super().__init__(lab, policies, command)
-        self.kind, self.settle_s = kind, settle_s
+        self.settle_s = settle_s
+        self.told: dict[str, str] = {}  # to the agent, where the records are
         if kind == "local":
-            self.store.close()
-            self.store = open_datastore(DatastoreConfig("local", path=str(lab.root / "cluster.db")))
+            path = str(lab.root / "cluster.db")
+            self._use(open_datastore(DatastoreConfig("local", path=path)))
+            self.told = {"DATASTORE_TYPE": "local", "DATASTORE_PATH": path}
+
+    def _use(self, store: Datastore) -> None:
+        self.store.close()
+        self.store = store
+
+    def fill_api_server(self, kube: Cluster) -> None:
+        store = kube.store()
+        self._use(store)
+        self.told = {"DATASTORE_TYPE": "kubernetes", "KUBECONFIG": kube.kubeconfig()}
+        plug_others(self.lab.host, self.lab.workloads["probing"].ns, self.local)
+        fill_api_server(kube, store, [*self.records(), changed_policy("a1")])
 
     def environment(self) -> dict[str, str]:
-        environ = agent_environment(self.lab.root)
-        if self.kind == "local":
-            environ |= {"DATASTORE_TYPE": "local", "DATASTORE_PATH": str(self.lab.root / "cluster.db")}
-        return environ
+        return agent_environment(self.lab.root) | self.told
 
     def cold(self, repeat: int) -> None:
         for _ in range(repeat):
@@ -124,10 +138,15 @@ class Starts(Bench):
 def serve(turns: Connection, policies: int, command: list[str], kind: str, settle_s: float = 0.5) -> None:
     """A contestant's process: whatever it is told, until that is nothing."""
     with ExitStack() as stack:
-        bench = Starts(open_lab("bench-starts", stack), policies, command, kind, settle_s)
-        stack.callback(bench.store.close)
-        bench.fill(hosts=False)
-        bench.write(changed_policy("a1"))
+        if kind == "kubernetes":
+            lab = open_lab("bench-starts", stack, PROBE_INTERFACES, etcd=False)
+            bench = Starts(lab, policies, command, kind, settle_s)
+            bench.fill_api_server(open_api_server(stack))
+        else:
+            bench = Starts(open_lab("bench-starts", stack), policies, command, kind, settle_s)
+            bench.fill(hosts=False)
+            bench.write(changed_policy("a1"))
+        stack.callback(lambda: bench.store.close())
         stack.callback(lambda: bench.agent is not None and bench.agent.stop())
         turns.send({})
         while (part := turns.recv()) is not None:
@@ -209,7 +228,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="10,100,1000")
     parser.add_argument("--repeat", type=int, default=20)
-    parser.add_argument("--store", default="etcd", choices=("etcd", "local"))
+    parser.add_argument("--store", default="etcd", choices=("etcd", "local", "kubernetes"))
     parser.add_argument("--agent", default=shlex.join(AGENT), help="our agent's command")
     parser.add_argument("--other", default="", help="that of another agent, in turns with ours")
     parser.add_argument("--settle", type=float, default=0.5)

@@ -77,6 +77,56 @@ def test_connections_are_kept_and_a_closed_one_is_noticed() -> None:
     assert accepted == [1, 2]
 
 
+def read_list(api: KubernetesAPI) -> list[object]:
+    items: list[object] = []
+    api.items(ApiRequest("GET", "/x", "list x"), Deadline.after(ENOUGH_S), items.append)
+    return items
+
+
+def test_a_watch_takes_the_connection_of_the_list_before_it() -> None:
+    with scripted([{"items": [1, 2]}], ["hang"], ["hang"]) as server:
+        api = api_of(server)
+        assert read_list(api) == [1, 2]
+        watches = [api.stream("/x?watch=1", Deadline.after(ENOUGH_S), "watch x")]
+        assert len(server._open) == 1
+        watches.append(api.stream("/x?watch=1", Deadline.after(ENOUGH_S), "watch x"))  # the first is in use
+        assert len(server._open) == 2
+        for watch in watches:
+            watch.close()
+
+
+@pytest.mark.parametrize("first", [[{"items": [1]}], (200, {"items": [1]}), (404, {"message": "no x"})])
+def test_a_kept_connection_that_ends_as_it_is_used_is_replaced_once(first: object) -> None:
+    with scripted(first, "close", [{"items": [3]}], "close", "close") as server:
+        api = api_of(server)
+        if isinstance(first, tuple) and first[0] == 404:
+            with pytest.raises(DatastoreUnsupported):
+                read_list(api)
+        else:
+            assert read_list(api) == [1]
+        assert read_list(api) == [3]
+        with pytest.raises(DatastoreUnavailable, match="closed the connection"):
+            read_list(api)
+        assert len(server.requests) == 5
+
+
+@pytest.mark.parametrize("answer", [[b"{,", {"items": []}], [b'{"items": [1'], [{"items": []}, b"more"]])
+def test_a_list_that_cannot_be_read_is_not_in_the_way_of_the_next(answer: object) -> None:
+    with scripted(answer, [{"items": [2]}]) as server:
+        api = api_of(server)
+        with pytest.raises(DatastoreUnavailable, match="not a JSON list"):
+            read_list(api)
+        assert read_list(api) == [2]
+
+
+def test_a_connection_that_the_server_wants_closed_is_not_kept() -> None:
+    text = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nc\r\n{"items":[]}\r\n0\r\n\r\n'
+    with scripted(text, text) as server:
+        api = api_of(server)
+        assert read_list(api) == read_list(api) == []
+        assert len(server._open) == 2
+
+
 def test_threads_do_not_share_a_connection() -> None:
     with scripted(*[(200, {"n": 1})] * 60) as server:
         api = api_of(server)
