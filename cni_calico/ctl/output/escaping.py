@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_LAYOUT = {ord("\n"): None, ord("\t"): None}
+
 
 def shown(value: object) -> str:
     """In one line."""
@@ -11,6 +13,8 @@ def shown(value: object) -> str:
 
 def shown_lines(text: str) -> str:
     """Of several lines, whose ends and tabs stay."""
+    if text.translate(_LAYOUT).isprintable():  # as nearly all are, also of a megabyte
+        return text
     return "\n".join("\t".join(map(shown, line.split("\t"))) for line in text.split("\n"))
 
 
