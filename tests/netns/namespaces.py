@@ -20,13 +20,15 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fcntl import ioctl
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cni_calico import faults
 from cni_calico.kernel import netns
+from tests.deadlines import until
 
-_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8913, 0x8914, 0x1, 0x40
 _numbers = itertools.count()
 
 
@@ -88,6 +90,12 @@ class Namespace:
     def _start_loopback(self) -> None:
         with self._entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
+
+    def is_running(self, name: str) -> bool:
+        """True when the kernel has noticed that the interface is up and has a carrier (its operstate is "UP")."""
+        with self._entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            answer = ioctl(any_socket, _SIOCGIFFLAGS, struct.pack("16sH22x", name.encode(), 0))
+        return bool(struct.unpack("16sH22x", answer)[1] & _IFF_RUNNING)
 
     def link_names(self) -> set[str]:
         """As the C library is told them: tests ask for them thousands of times, and a program takes 2 ms."""
@@ -182,7 +190,8 @@ def host_namespace() -> Iterator[Namespace]:
     """A namespace that looks like a node: it forwards, has an uplink with addresses and default routes.
 
     The unused interfaces shift the numbers of later ones: when both ends of a veth have the same number the kernel may
-    take a second to notice that the link is up.
+    take a second to notice that the link is up. It notices in a thread of its own, so the uplink is waited for: a test
+    that compares the interfaces with those of the beginning would see it come up meanwhile.
     """
     with namespace("host") as host:
         for name in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
@@ -197,4 +206,6 @@ def host_namespace() -> Iterator[Namespace]:
             "route add default via 192.0.2.1",
             "route add ::/0 via 2001:db8::1",
         )
+        for end in ("wire", "uplink"):
+            until(partial(host.is_running, end), f"{end} is up", pause_s=0.001)
         yield host
