@@ -49,6 +49,7 @@ class Slot:
     addresses: tuple[str, ...] = ()
     unsure: bool = False  # something may be there: only DEL or GC may follow
     result: dict[str, Any] | None = None
+    astray: bool = False  # its host end has another name: only the pod's end tells whose it is
     old: list[str] = field(default_factory=list)  # earlier sandboxes of the pod whose DEL has not succeeded yet
 
     @property
@@ -106,7 +107,8 @@ class Worker:
         """DEL until nothing is left, and a GC of a network without containers."""
         for slot in self.slots:
             for container in (*slot.old, slot.container):
-                if container and not self._repeated(partial(self._call, "DEL", slot, container, "", torment=False)):
+                path = slot.pod_ns.path if slot.astray and container == slot.container else ""
+                if container and not self._repeated(partial(self._call, "DEL", slot, container, path, torment=False)):
                     self.problems.append(f"DEL of {container} never succeeded: {self.document}")
         if not self._repeated(partial(self._collect, [], torment=False)):
             self.problems.append(f"GC of {self.network} never succeeded: {self.document}")
@@ -167,7 +169,7 @@ class Worker:
             slot.old.pop(0)
 
     def _empty(self, slot: Slot, *, renew: bool) -> None:
-        slot.container, slot.addresses, slot.unsure, slot.result = "", (), False, None
+        slot.container, slot.addresses, slot.unsure, slot.result, slot.astray = "", (), False, None, False
         if renew:
             self._renew(slot)
 
@@ -220,6 +222,7 @@ class Worker:
         slot.unsure = True
 
     def _rename_host_end(self, slot: Slot) -> None:
+        slot.astray = True
         name = str(slot.result["interfaces"][0]["name"]) if slot.result else ""
         for words in ((name, "down"), (name, "name", f"renamed{self.count}"), (f"renamed{self.count}", "up")):
             subprocess.run(["ip", "link", "set", *words], capture_output=True)
