@@ -95,9 +95,16 @@ def test_an_outage_of_etcd(docker_on_etcd: Machine) -> None:
 
 @pytest.mark.slow
 @pytest.mark.takes(300)
-@pytest.mark.parametrize("docker_on_etcd", [OLDEST, *NEWER], indirect=True)
-@pytest.mark.parametrize("what", WAYS)
+@pytest.mark.parametrize(
+    ("what", "docker_on_etcd"),
+    [
+        pytest.param(what, *release.values, marks=release.marks, id=f"{what}-{release.values[0]}")
+        for what, release in zip(WAYS, (pytest.param(OLDEST), *NEWER), strict=True)
+    ],
+    indirect=["docker_on_etcd"],
+)
 def test_the_driver_dies_at_every_step(docker_on_etcd: Machine, what: str) -> None:
+    """Each way with one release of Docker; the embedded datastore's (test_restarts.py) has each with all of them."""
     box = docker_on_etcd
 
     def is_clean() -> bool:
