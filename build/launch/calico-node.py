@@ -1,13 +1,13 @@
 # calico-node: its services run for months, so the garbage collector of reference cycles stays on; an ordinary exit.
 import sys
 
-from cni_calico.packed import use_pack
 from cni_calico.shortage import shortage_of
 
-if hasattr(sys, "_MEIPASS"):  # not from the sources
-    use_pack(sys._MEIPASS, "calico-node")
-
 try:
+    if hasattr(sys, "_MEIPASS"):  # not from the sources
+        from cni_calico.packed import use_pack
+
+        use_pack(sys._MEIPASS, "calico-node")
     from cni_calico.nodeagent.main import main
 
     status = main()
