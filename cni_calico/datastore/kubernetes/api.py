@@ -24,6 +24,10 @@ from cni_calico.model.access import KubernetesAccess
 from cni_calico.redaction import shown_url
 
 _INHERITED: list[object] = []
+# Lists side by side. A TLS handshake takes more of the processor than a short list, and the next one can have the
+# connection of one that has ended; whoever has waited so long for that opens one more.
+_LISTS = 8
+_TURN_S = 0.1
 
 
 class KubernetesAPI:
@@ -41,6 +45,7 @@ class KubernetesAPI:
         self._throttle = Throttle(access.qps, access.burst)
         self._lock = threading.Lock()
         self._opening = threading.Lock()
+        self._lists = threading.Semaphore(_LISTS)
         self._session: ApiSession | None = None
         self._pid = os.getpid()
 
@@ -73,13 +78,19 @@ class KubernetesAPI:
         """Read a list, calling ``receive`` for each item as it arrives; returns the rest of its document. The call may
         fail after some items. Raises DatastoreError, DeadlineExceeded.
         """
-        attempt = Attempt(self, request, deadline)
-        while True:
-            answer = attempt.open(READ)
-            if isinstance(answer, HttpAnswer) and answer.status >= 400:
-                attempt.settle(answer)
-                continue
-            return attempt.parse_items(answer, receive)
+        turns = self._lists
+        has_turn = turns.acquire(timeout=min(_TURN_S, deadline.remaining_s()))
+        try:
+            attempt = Attempt(self, request, deadline)
+            while True:
+                answer = attempt.open(READ)
+                if isinstance(answer, HttpAnswer) and answer.status >= 400:
+                    attempt.settle(answer)
+                    continue
+                return attempt.parse_items(answer, receive)
+        finally:
+            if has_turn:
+                turns.release()
 
     # -- streams ------------------------------------------------------------------------------------------------------
 
@@ -123,7 +134,7 @@ class KubernetesAPI:
             if self._pid != os.getpid():  # a fork's connections belong to its parent: forgotten, not closed
                 _INHERITED.append(self._session)
                 self._pid, self._session = os.getpid(), None
-                self._opening = threading.Lock()
+                self._opening, self._lists = threading.Lock(), threading.Semaphore(_LISTS)
             return self._session
 
     def renew(self, used: ApiSession) -> None:

@@ -25,6 +25,7 @@ from cni_calico.errors import (
 )
 from cni_calico.model.access import KubernetesAccess
 from cni_calico.model.keys import HandleList, ResourceKey
+from tests.deadlines import until
 from tests.e2e.etcd.certificates import make_authority
 from tests.fakes.scripted_http import Scripted, scripted
 from tests.unit.datastore.kubernetes.scripted_api import ENOUGH_S, FORBIDDEN, HANDLE, api_of, get, handle, status
@@ -93,6 +94,36 @@ def test_a_watch_takes_the_connection_of_the_list_before_it() -> None:
         assert len(server._open) == 2
         for watch in watches:
             watch.close()
+
+
+def test_lists_side_by_side_share_a_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cni_calico.datastore.kubernetes.api._TURN_S", 60.0)
+    with scripted(always=[{"items": [1]}]) as server:
+        api, found = api_of(server), []
+        threads = [threading.Thread(target=lambda: found.append(read_list(api))) for _ in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [[1]] * 40 and len(server._open) <= 8
+
+
+def test_slow_lists_hold_nobody_up_for_long() -> None:
+    with scripted(*["hang"] * 8, [{"items": [1]}]) as server:
+        api = api_of(server)
+
+        def wait() -> None:
+            with pytest.raises(DatastoreUnavailable):
+                read_list(api)
+
+        slow = [threading.Thread(target=wait) for _ in range(8)]
+        for thread in slow:
+            thread.start()
+        until(lambda: len(server.requests) == 8, "eight lists are asked for")
+        assert read_list(api) == [1]
+        server.drop()
+        for thread in slow:
+            thread.join()
 
 
 @pytest.mark.parametrize("first", [[{"items": [1]}], (200, {"items": [1]}), (404, {"message": "no x"})])
