@@ -1,23 +1,32 @@
 """What a TLS handshake of a relay and a client takes of the processor, and what other keys or resumed sessions change.
 
     python tests/bench/handshakes.py [--count 300] [--rounds 5]                      a minute; no root
+    python tests/bench/handshakes.py --processes 5000 [--rounds 3]
 
 Both sides in one process, over memory, in turns; medians of the rounds. The relay's side is the product's
 (`relay.parts.server_context`). "Resumed" is TLS 1.3 with the session of an earlier handshake with the same context:
 `ssl` has no way to give two processes the same key for tickets, so it is what a client could have at a relay that has
 not been restarted.
+
+``--processes N`` is the floor of relay.py's resuming: N connections on loopback from one process to another, with P-256
+keys, each accepted, taken through the handshake and sent a byte by nothing but OpenSSL in as many threads as there are
+processors. Prints how long they took, and the processor time of either process (getrusage).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import ssl
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -81,11 +90,85 @@ class Sides:
         return spent[0], spent[1]
 
 
+# -- two processes -----------------------------------------------------------------------------------------------------
+
+
+def in_threads(count: int, do: Callable[[], None]) -> None:
+    """Call it so often, by as many threads as there are processors."""
+    turns = iter(range(count))  # taking the next one is a single step of the interpreter
+
+    def work() -> None:
+        for _ in turns:
+            do()
+
+    threads = [threading.Thread(target=work) for _ in os.sched_getaffinity(0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def between_processes(directory: Path, count: int, *, certificate: bool) -> tuple[float, float, float]:
+    """Seconds of all handshakes; processor seconds of the relay's side and of the clients'."""
+    sides = Sides(directory, certificate=certificate)
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+
+        def serve() -> None:
+            raw, _ = listener.accept()
+            with sides.server.wrap_socket(raw, server_side=True) as connection:
+                connection.sendall(SMALL)
+
+        def call() -> None:
+            raw = socket.create_connection(listener.getsockname())
+            with sides.client.wrap_socket(raw, server_hostname="relay") as connection:
+                assert connection.recv(1) == SMALL
+
+        begun = time.monotonic()
+        children = [in_child(partial(in_threads, count, do)) for do in (serve, call)]
+        spent = [of_child(child) for child in children]
+        return time.monotonic() - begun, spent[0], spent[1]
+
+
+def in_child(act: Callable[[], None]) -> int:
+    """Its process."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def of_child(child: int) -> float:
+    """The processor seconds that it has used when it ends."""
+    _, status, used = os.wait4(child, 0)
+    if status:
+        raise SystemExit("a handshake failed")
+    return used.ru_utime + used.ru_stime
+
+
+def print_floor(count: int, rounds: int) -> None:
+    print(f"| {count} handshakes | s | relay's side, CPU s | clients', CPU s |\n|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as name:
+        make_certificates(Path(name), KEYS["P-256"])
+        for told, certificate in (("certificates of both sides", True), ("a client without (a token)", False)):
+            found = [between_processes(Path(name), count, certificate=certificate) for _ in range(rounds)]
+            medians = (statistics.median(each) for each in zip(*found, strict=True))
+            print(f"| {told} | {' | '.join(f'{median:.2f}' for median in medians)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--processes", type=int, metavar="N", default=0)
     arguments = parser.parse_args()
+    if arguments.processes:
+        print(f"{ssl.OPENSSL_VERSION}, load average {os.getloadavg()[0]:.1f}\n")
+        print_floor(arguments.processes, arguments.rounds)
+        return
     with tempfile.TemporaryDirectory() as directory:
         kinds: dict[str, Sides] = {}
         for name, key in KEYS.items():
