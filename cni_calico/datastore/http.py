@@ -167,9 +167,8 @@ class Connection:
         return body
 
     def chunks(self, deadline: Callable[[], Deadline], limit: int | None = BODY_LIMIT) -> Iterator[bytes]:
-        """The chunks of a chunked body as they arrive; ``deadline`` is called before each wait, ``limit`` is the
-        maximum number of bytes (None: any number). After the last one the connection is reusable unless the server
-        closes it. Raises Lost.
+        """The chunks of a body as they arrive; after them the connection is reusable unless the server closes it.
+        ``deadline`` is called before each wait, ``limit`` is the most bytes (None: any number). Raises Lost.
         """
         total = 0
         while True:
@@ -252,10 +251,8 @@ class ConnectionPool:
 
     def borrow(self, deadline: Deadline) -> Connection:
         """Raises NotSent."""
-        found = self.borrow_idle()
-        with self._lock:
-            if self._closed and found is None:
-                raise NotSent("it has been closed")
+        if (found := self.borrow_idle()) is None and self._closed:
+            raise NotSent("it has been closed")
         return found or Connection(self.server, deadline)
 
     def borrow_idle(self) -> Connection | None:
@@ -323,9 +320,7 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 
 def _is_number(text: str, digits: int) -> bool:
-    """Whether it is a number as HTTP writes them: int() also accepts signs and underscores, and refuses thousands of
-    digits with an error of its own.
-    """
+    """Whether HTTP writes a number so: int() accepts signs and underscores, and refuses very long ones by itself."""
     return text.isascii() and text.isdecimal() and len(text) <= digits
 
 
