@@ -14,6 +14,8 @@ from cni_calico.model.documents.fields import JSON
 from cni_calico.model.kubernetes import pods as crd_pods
 from cni_calico.model.names import sha1_hex
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each pod
+
 
 def resource_version(revision: Revision | None) -> str:
     """The resourceVersion of an object."""
@@ -50,7 +52,7 @@ def pod_state(obj: JSON) -> str:
     if annotations is None:
         return "null"
     texts = [annotations.get(crd_pods.CONTAINER_ID), annotations.get(crd_pods.POD_IPS)]
-    return json.dumps(texts, separators=(",", ":"))
+    return _encode(texts)
 
 
 def node_state(obj: JSON) -> str:
