@@ -288,8 +288,9 @@ class CountPacket:
 
 
 # Where AcceptKnown looks: keys are words of connection tracking in the host's byte order (``tables.word_key``), the
-# verdicts are accept or continue.
-KNOWN_BY_STATE, KNOWN_BY_STATUS = "known-by-state", "known-by-status"
+# verdicts are accept or continue. Rules of versions that gave these maps no size have them by their former names.
+KNOWN_BY_STATE, KNOWN_BY_STATUS = "connection-by-state", "connection-by-status"
+KNOWN_BEFORE = "known-by-state", "known-by-status"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,13 +54,15 @@ class NftSet:
     """A set, or a map to verdicts; its elements are separate.
 
     ``key``: one of KEY_BYTES, or several (a concatenation: each part padded to four bytes). An element is its key's
-    bytes; with ``interval`` the first and the last key of a range, both included, one after the other.
+    bytes; with ``interval`` the first and the last key of a range, both included, one after the other. ``size``: it has
+    so many elements at most, and nf_tables finds them by a table of fixed length, which is faster; 0: any number.
     """
 
     name: str
     key: tuple[str, ...]
     interval: bool = False
     verdicts: bool = False
+    size: int = 0
 
     @property
     def key_bytes(self) -> int:

@@ -34,6 +34,7 @@ from cni_calico.netfilter.rules import (
     IsTranslated,
     LogPacket,
     NoTrack,
+    PacketVerdict,
     PortIn,
     PortInSet,
     RateLimit,
@@ -76,6 +77,7 @@ MEMBERS = NftSet("members", ("ipv4_addr", "inet_proto", "inet_service"))
 PORTS = NftSet("ports", ("inet_service",))
 DISPATCH = NftSet("dispatch", ("ifname",), verdicts=True)
 MARKED = NftSet("marked", ("mark",), verdicts=True)
+FEW = NftSet("few", ("mark",), verdicts=True, size=16)
 
 
 def a(text: str) -> bytes:
@@ -177,6 +179,7 @@ BASE: tuple[Operation, ...] = (
     AddSet(T4, PORTS),
     AddSet(T4, DISPATCH),
     AddSet(T4, MARKED),
+    AddSet(T4, FEW),
     AddElements(T4, ADDRESSES, frozenset((a("10.0.0.1"), a("10.0.0.2")))),
     AddElements(T4, NETWORKS, frozenset((net("10.1.0.0", "10.1.255.255"), net("10.2.0.0", "10.2.0.0")))),
     AddElements(T4, MEMBERS, frozenset((a("10.0.0.1") + b"\x06\0\0\0" + b"\0\x50\0\0",))),
@@ -184,6 +187,7 @@ BASE: tuple[Operation, ...] = (
     AddChain(T4, "base", BaseHook("forward", 2)),
     AddVerdicts(T4, DISPATCH, {name("cali1"): jump("other"), name("cali2"): DROP}),
     AddVerdicts(T4, MARKED, {word_key(0x40000): jump("other"), word_key(0x80000): DROP}),
+    AddVerdicts(T4, FEW, {word_key(8): PacketVerdict("continue"), word_key(1): ACCEPT}),
     AddRules(T4, "base", EVERYTHING),
     AddRules(T4, "other", (rule(DROP),)),
 )
@@ -197,7 +201,7 @@ def test_what_is_written_is_read_back(filter_kernel: Kernel) -> None:
         "base": NftChain("base", EVERYTHING, BaseHook("forward", 2)),
         "other": NftChain("other", (rule(DROP),)),
     }
-    assert found.sets == {spec.name: spec for spec in (ADDRESSES, NETWORKS, MEMBERS, PORTS, DISPATCH, MARKED)}
+    assert found.sets == {spec.name: spec for spec in (ADDRESSES, NETWORKS, MEMBERS, PORTS, DISPATCH, MARKED, FEW)}
     assert found.elements == {
         "addresses": {a("10.0.0.1"), a("10.0.0.2")},
         "networks": {net("10.1.0.0", "10.1.255.255"), net("10.2.0.0", "10.2.0.0")},
@@ -207,6 +211,7 @@ def test_what_is_written_is_read_back(filter_kernel: Kernel) -> None:
     assert found.verdicts == {
         "dispatch": {name("cali1"): jump("other"), name("cali2"): DROP},
         "marked": {word_key(0x40000): jump("other"), word_key(0x80000): DROP},
+        "few": {word_key(8): PacketVerdict("continue"), word_key(1): ACCEPT},
     }
 
 

@@ -9,6 +9,7 @@ import select
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
@@ -25,13 +26,21 @@ from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, DENIED, OVERRUN
 from cni_calico.flows.packets import key_of, parts_of
 from cni_calico.flows.untranslated import UntranslatedDecisions
+from cni_calico.kernel.filter.nf_tables import printer
 from cni_calico.kernel.filter.nf_tables.counters import read_counters
+from cni_calico.kernel.filter.nf_tables.filter import NfTables
 from cni_calico.kernel.netlink.decisions import DecisionReports, ReportedDecision
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.log import SILENT
-from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
+from cni_calico.netfilter.rules import KNOWN_BEFORE, KNOWN_BY_STATE, KNOWN_BY_STATUS
+from cni_calico.netfilter.tables import NftSet
+from cni_calico.nodeagent.policing.enforce.enforcer import Enforcer
+from cni_calico.nodeagent.policing.tables import goal as goals
+from cni_calico.nodeagent.policing.tables.goal import Goal
+from cni_calico.nodeagent.policing.tables.numbers import MAPS, Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
 from cni_calico.nodeagent.policing.tables.touched import FILTER
+from cni_calico.policy.wanted import Wanted
 from tests.deadlines import until
 from tests.fakes.stepped_recorder import paired
 from tests.kernels.features import has
@@ -169,6 +178,12 @@ def what_decided(number: int, deciders: dict[int, Decider]) -> Any:
         return number
     policy = decider.kind, decider.namespace, decider.name
     return "ingress" if decider.ingress else "egress", policy, decider.index
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
 
 
 @pytest.fixture
@@ -422,9 +437,37 @@ def test_recording_can_be_switched_while_packets_pass(told_by_nftables: Listener
         told_by_nftables.wire.bring_about()
         assert told_by_nftables.wire.arrivals([(UPLINK, "cali1", UDP)]) == [True]
         held = told_by_nftables.wire.enforcer.held[FILTER[4]]
-        without.append("known-by-status" in held.sets)
+        without.append(KNOWN_BY_STATUS in held.sets)
         with entered(told_by_nftables.wire.host):
             told_by_nftables.wire.enforcer.doubt()
         told_by_nftables.wire.bring_about()
         assert told_by_nftables.wire.enforcer.figures.found_changed == 0
     assert without == [False, False, True]
+
+
+def test_maps_of_an_earlier_version_are_replaced(monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+    """Those had other names, and no size."""
+    names = dict(zip((KNOWN_BY_STATE, KNOWN_BY_STATUS), KNOWN_BEFORE, strict=True))
+    former = {NftSet(names[spec.name], spec.key, verdicts=True): verdicts for spec, verdicts in MAPS.items()}
+    wanted = FilterSettings(recording=Recording(RuleNumbers()))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(goals, "MAPS", former)
+        earlier.setattr(printer, "KNOWN_BY_STATE", KNOWN_BEFORE[0])
+        earlier.setattr(printer, "KNOWN_BY_STATUS", KNOWN_BEFORE[1])
+        printer.forget_cached()
+        wire = stack.enter_context(open_wire(wanted))
+        put_open(wire)
+    printer.forget_cached()
+    assert set(KNOWN_BEFORE) < wire.enforcer.held[FILTER[4]].sets.keys()
+    with entered(wire.host):
+        kernel = stack.enter_context(NfTables())
+    wire.enforcer, wanted_there = Enforcer(kernel, Goal(wanted), SILENT), wire.wanted
+    wire.wanted = Wanted()
+    wire.apply(wanted_there)
+    sets = wire.enforcer.held[FILTER[4]].sets
+    assert not sets.keys() & set(KNOWN_BEFORE) and {spec.name: spec for spec in MAPS}.items() < sets.items()
+    assert wire.arrivals([(UPLINK, "cali1", UDP)] * 3) == [True] * 3
+    with entered(wire.host):
+        wire.enforcer.doubt()
+    wire.bring_about()
+    assert wire.enforcer.figures.found_changed == 0

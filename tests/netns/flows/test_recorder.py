@@ -426,7 +426,7 @@ def test_a_restart_of_the_agent_changes_nothing_and_without_recording_nothing_is
     lab.start()
     lab.until_in_force(policies=1, endpoints=2)
     after = lab.ruleset()
-    assert "6179" not in after and "known-by" not in after and lab.passes("a", "b", 80)
+    assert "6179" not in after and "connection-by" not in after and lab.passes("a", "b", 80)
 
 
 def test_legacy_iptables_is_recorded_too(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from cni_calico.kernel.filter.nf_tables.objects import (
     DELSET,
     DELSETELEM,
     DELTABLE,
+    DESCRIPTION_SIZE,
     ELEM_LIST,
     ELEM_SET,
     ELEM_TABLE,
@@ -49,6 +50,7 @@ from cni_calico.kernel.filter.nf_tables.objects import (
     RULE_USERDATA,
     SET_DATA_BYTES,
     SET_DATA_TYPE,
+    SET_DESCRIPTION,
     SET_FLAGS,
     SET_ID,
     SET_KEY_BYTES,
@@ -152,6 +154,8 @@ def _add_set(o: AddSet) -> _Encoded:
     if len(spec.key) == 1:  # without it nft refuses to list the set (a concatenation's length it knows itself)
         order = _tagged(0, _order(HOST_ORDER if spec.key in (("ifname",), ("mark",)) else NETWORK_ORDER))
     body += be32(SET_FLAGS, flags) + be32(SET_KEY_TYPE, kind) + be32(SET_KEY_BYTES, spec.key_bytes) + data
+    if spec.size:
+        body += nested(SET_DESCRIPTION, be32(DESCRIPTION_SIZE, spec.size))
     body += be32(SET_ID, 1)
     if order:
         body += attribute(SET_USERDATA, order)

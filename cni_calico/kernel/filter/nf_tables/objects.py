@@ -41,7 +41,8 @@ CHAIN_TABLE, CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY, CHAIN_TYPE = 1, 3, 4, 5, 7
 HOOK_NUMBER, HOOK_PRIORITY = 1, 2
 RULE_TABLE, RULE_CHAIN, RULE_HANDLE, RULE_EXPRESSIONS, RULE_USERDATA = 1, 2, 3, 4, 7
 SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_KEY_BYTES, SET_DATA_TYPE, SET_DATA_BYTES = range(1, 8)
-SET_ID, SET_USERDATA = 10, 13
+SET_DESCRIPTION, SET_ID, SET_USERDATA = 9, 10, 13
+DESCRIPTION_SIZE = 1
 ELEM_TABLE, ELEM_SET, ELEM_LIST = 1, 2, 3
 LIST_ELEMENT = 1
 KEY, DATA, FLAGS = 1, 2, 3
@@ -109,7 +110,9 @@ def decode_set(attributes: dict[int, bytes]) -> NftSet:
     name = wire.name(attributes.get(SET_NAME))
     if flags & ~(INTERVAL | MAP):
         parts.append("?")  # equals nothing of ours
-    return NftSet(name, tuple(reversed(parts)), bool(flags & INTERVAL), bool(flags & MAP))
+    description = wire.attributes(attributes.get(SET_DESCRIPTION, b""))
+    size = number_of(description.get(DESCRIPTION_SIZE))
+    return NftSet(name, tuple(reversed(parts)), bool(flags & INTERVAL), bool(flags & MAP), size)
 
 
 def key_of(attributes: dict[int, bytes]) -> bytes:

@@ -33,6 +33,7 @@ from cni_calico.kernel.filter.nf_tables.expressions import (
 from cni_calico.kernel.netlink.wire import list_elements
 from cni_calico.netfilter.rules import (
     COMMENT_CHARACTERS,
+    KNOWN_BEFORE,
     KNOWN_BY_STATE,
     KNOWN_BY_STATUS,
     AcceptKnown,
@@ -82,6 +83,7 @@ _FAMILY_OF = {4: "ip", 16: "ip6"}
 _PORT_REGISTERS = {"ip": (9, 10), "ip6": (2, 13)}
 _STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 64}
 _DESTINATION_TRANSLATED, _CONFIRMED = host32(1 << 5), host32(1 << 3)
+_WITHOUT_CHAINS = KNOWN_BY_STATE, KNOWN_BY_STATUS, *KNOWN_BEFORE  # maps that lead to none
 _UNREACHABLE = {"ip": 3, "ip6": 4}  # codes of ICMP and ICMPv6
 # of both headers the first two bytes; in IPv6 the DSCP is in both of them
 _DSCP_BITS, _DSCP_SHIFT, _CHECKSUM_AT = {"ip": 0x00FC, "ip6": 0x0FC0}, {"ip": 2, "ip6": 6}, {"ip": 10, "ip6": None}
@@ -342,7 +344,7 @@ def _unrecognised(there: PrintedRule) -> NftRule:
     sets, actions, is_known, changed = list[str](), list[RuleAction](), True, Bitwise(b"", b"")
     for expression in map(decode_expression, list_elements(there.expressions)):
         match expression:
-            case SetLookup(name, verdict=is_map) if not is_map or name in (KNOWN_BY_STATE, KNOWN_BY_STATUS):
+            case SetLookup(name, verdict=is_map) if not is_map or name in _WITHOUT_CHAINS:
                 sets.append(name)
             case Bitwise():
                 changed = expression

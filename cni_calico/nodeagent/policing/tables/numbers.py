@@ -27,8 +27,9 @@ _STATES = {"invalid": 1, "established": 2, "related": 4, "new": 8, "untracked": 
 _HAVE_NO_CONNECTION = ("invalid", "untracked")
 _CONFIRMED = 8
 _ACCEPT, _CONTINUE = PacketVerdict("accept"), PacketVerdict("continue")
-BY_STATE = NftSet(KNOWN_BY_STATE, ("mark",), verdicts=True)
-BY_STATUS = NftSet(KNOWN_BY_STATUS, ("mark",), verdicts=True)
+_ROOM = 16  # in these maps: with room for more than there is, few keys share a place
+BY_STATE = NftSet(KNOWN_BY_STATE, ("mark",), verdicts=True, size=_ROOM)
+BY_STATUS = NftSet(KNOWN_BY_STATUS, ("mark",), verdicts=True, size=_ROOM)
 MAPS = {
     BY_STATE: {word_key(bit): _ACCEPT if name in _HAVE_NO_CONNECTION else _CONTINUE for name, bit in _STATES.items()},
     BY_STATUS: {word_key(0): _CONTINUE, word_key(_CONFIRMED): _ACCEPT},

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cni_calico.kernel.filter.nf_tables import printer
-from cni_calico.kernel.filter.nf_tables.attributes import be32, rewritten
+from cni_calico.kernel.filter.nf_tables.attributes import be32, encode_expression, rewritten
 from cni_calico.kernel.filter.nf_tables.expressions import (
     Bitwise,
     Compare,
@@ -34,6 +34,9 @@ from cni_calico.kernel.netlink.wire import list_elements, nested, text
 from cni_calico.netfilter.rules import (
     ACCEPT,
     DROP,
+    KNOWN_BEFORE,
+    KNOWN_BY_STATE,
+    KNOWN_BY_STATUS,
     RETURN,
     AcceptKnown,
     AddressInNet,
@@ -158,10 +161,10 @@ PRINTED: list[tuple[Word, str, tuple[Expression, ...]]] = [
         "ip",
         (
             CtLoad("state"),
-            SetLookup("known-by-state", verdict=True),
+            SetLookup("connection-by-state", verdict=True),
             CtLoad("status"),
             Bitwise(host32(8), ZERO),
-            SetLookup("known-by-status", verdict=True),
+            SetLookup("connection-by-status", verdict=True),
         ),
     ),
     (
@@ -272,6 +275,14 @@ def test_what_is_not_recognised_can_be_kept(ours: NftRule, sets: tuple[str, ...]
     (found,) = recognise([there], [], "ip")
     assert found == NftRule((Unrecognised(there, sets, True),), actions) and found.lookups() == sets
     assert print_rule(found, "ip") == there
+
+
+def test_rules_with_the_former_names_of_maps_can_be_kept() -> None:
+    """What an earlier version had in force stays until its policy has been read."""
+    former = [KNOWN_BY_STATE, KNOWN_BY_STATUS, *KNOWN_BEFORE]
+    there = PrintedRule(b"".join(encode_expression(SetLookup(name, verdict=True)) for name in former))
+    (found,) = recognise([there], [], "ip")
+    assert found == NftRule((Unrecognised(there, tuple(former), True),))
 
 
 def test_what_is_not_known_says_so() -> None:
