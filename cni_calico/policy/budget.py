@@ -54,9 +54,21 @@ def describe_size(count: int, budget: int) -> str:
     )
 
 
+def _denying(why: str) -> WantedRule:
+    return WantedRule("Deny", annotations=(("denied", why),))
+
+
+_DENYING = tuple(map(_denying, (WAITS_FOR_MEMORY, OVER_BUDGET, NO_ROOM)))
+
+
+def stands_for_all(rule: WantedRule) -> bool:
+    """Whether it is no rule of the policy, but denies instead of all of them."""
+    return bool(rule.annotations) and rule in _DENYING
+
+
 def denied(policy: WantedPolicy, why: str = OVER_BUDGET) -> WantedPolicy:
     """Denies what the policy governs; it needs no sets. ``why``: for the rule's comment."""
-    rules = (WantedRule("Deny", annotations=(("denied", why),)),)
+    rules = (_denying(why),)
     return replace(
         policy,
         ingress=None if policy.ingress is None else rules,

@@ -8,9 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels.features import has
 from tests.netns.policing.agents import BEFORE, EARLIER, unpack, write_earlier
 from tests.netns.policing.lab import Lab, lab
+from tests.netns.policing.reported import asked_records
 from tests.netns.policing.uplinked import Uplinked, uplinked_lab
+
+
+@pytest.fixture(autouse=True)
+def ask_for_records(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every packet that goes through policy, unless the marker ``unrecorded`` says why a test cannot. The machines
+    of tests/kernels are too slow for it: there tests/netns/flows/test_decisions.py asks, on each stock kernel.
+    """
+    excused = request.node.get_closest_marker("unrecorded")
+    assert excused is None or len(excused.args) == 1, "the marker says why"
+    if excused is None and not has("machine"):
+        monkeypatch.setattr(Lab, "watched_by", staticmethod(asked_records))
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.datastore.local.store import LocalStore
@@ -105,6 +105,41 @@ def socket_in(ns: Namespace, *arguments: int) -> socket.socket:
         os.close(here)
 
 
+class SentPacket(NamedTuple):
+    """``connection``: source, destination, protocol, ports. ``incoming`` and ``outgoing``: interfaces, "" for the host
+    itself. ``policed``: the engine said before and after that policies are in force. ``states``: of the documents.
+    """
+
+    connection: tuple[bytes, bytes, int, int, int]
+    incoming: str
+    outgoing: str
+    arrived: bool
+    policed: bool
+    states: int = 0
+
+
+class SentStream(NamedTuple):
+    """So many packets to each of two ports, from ``ports`` different ports."""
+
+    source: bytes
+    destination: bytes
+    allowed: int
+    forbidden: int
+    sent: int
+    ports: int
+    policed: bool
+
+
+class Watcher(Protocol):
+    """Is told what a lab writes, and which packets it has sent."""
+
+    def note_written(self, writes: Sequence[Write]) -> None: ...
+
+    def note_sent(self, packet: SentPacket) -> None: ...
+
+    def note_stream(self, stream: SentStream) -> None: ...
+
+
 # (wakes the engine, set when it is to end) -> who is told which rules are in force
 Beside = Callable[[Callable[[], None], threading.Event], RulesListener]
 
@@ -112,10 +147,11 @@ Beside = Callable[[Callable[[], None], threading.Event], RulesListener]
 class Lab:
     """One node. ``put`` and ``remove`` write to its datastore; ``start`` runs the engine in a process of its own.
 
-    ``always``: FELIX_ variables that every engine gets.
+    ``always``: FELIX_ variables that every engine gets. ``watched_by``: who looks at each lab; its engines record then.
     """
 
     always: ClassVar[dict[str, str]] = {}
+    watched_by: ClassVar[Callable[[Lab], AbstractContextManager[Watcher]] | None] = None
 
     def __init__(self, host: Namespace, root: Path, stack: ExitStack) -> None:
         self.host = host
@@ -135,6 +171,7 @@ class Lab:
         self.pools: frozenset[Network] = frozenset()
         self.open_context = context_of(root)
         self.beside: Beside | None = None  # starts what else the agent runs, in the engine's process
+        self.watcher: Watcher | None = None
 
     # -- records ------------------------------------------------------------------------------------------------------
 
@@ -148,13 +185,15 @@ class Lab:
         self.put_document(ResourceKey(kind, name, namespace), document)
 
     def put_document(self, key: ResourceKey, document: dict[str, Any]) -> None:
-        self._store.commit((Write.put(key, document),), Deadline.after(10))
+        self.write((Write.put(key, document),))
 
     def write(self, writes: Sequence[Write]) -> None:
+        if self.watcher is not None:
+            self.watcher.note_written(writes)
         self._store.commit(writes, Deadline.after(30))
 
     def remove(self, kind: str, name: str, namespace: str = "") -> None:
-        self._store.commit((Write.remove(ResourceKey(kind, name, namespace)),), Deadline.after(10))
+        self.write((Write.remove(ResourceKey(kind, name, namespace)),))
 
     def documents(self, kind: str, namespace: str = "") -> list[dict[str, Any]]:
         """Those that are stored."""
@@ -227,7 +266,8 @@ class Lab:
     def start(self, **environ: str) -> None:
         self.pid = os.fork()
         if self.pid == 0:
-            environ = {**self.always, **environ}
+            recorded = {"FELIX_FLOWS": "Enabled"} if self.watcher is not None else {}
+            environ = {**recorded, **self.always, **environ}
             if self.group is not None:
                 (self.group / "cgroup.procs").write_text("0")
                 execute_engine(self.host, self.root, environ, self.limit_s)
@@ -270,11 +310,11 @@ class Lab:
             return ""
 
     def ruleset(self) -> str:
-        """The packet filter's rules, as its own program lists them."""
+        """The packet filter's rules, as its own program lists them, without what they have counted."""
         if self.always.get("FELIX_NFTABLESMODE") == "Disabled":
             saved = (self.host.run(f"{name}tables-legacy-save").stdout for name in ("ip", "ip6"))
             return re.sub(r"\[\d+:\d+\]|^#.*", "", "".join(saved), flags=re.MULTILINE)
-        return self.host.run("nft", "list", "ruleset").stdout
+        return self.host.run("nft", "-s", "list", "ruleset").stdout
 
     # -- packets ------------------------------------------------------------------------------------------------------
 
@@ -306,10 +346,24 @@ class Lab:
         self._count += 1
         word = f"probe{self._count}".encode()
         family = socket.AF_INET if version == 4 else socket.AF_INET6
+        was_policed = self.is_policed
         with socket_in(sender.ns, family, socket.SOCK_DGRAM) as probe:  # a port of its own: a new connection
             probe.bind((sender.address(version), sport))
             probe.sendto(word, (receiver.address(version), port))
-        return self.arrivals(destination, word, version) > 0
+            sport = probe.getsockname()[1]
+        arrived = self.arrivals(destination, word, version) > 0
+        if self.watcher is not None:
+            ends = (ip_address(one.address(version)).packed for one in (sender, receiver))
+            connection = *ends, socket.IPPROTO_UDP, sport, port
+            policed = was_policed and self.is_policed
+            ways = sender.interface, receiver.interface
+            self.watcher.note_sent(SentPacket(connection, *ways, arrived, policed))
+        return arrived
+
+    @property
+    def is_policed(self) -> bool:
+        """Whether an engine that records says so now; False also where nobody asks."""
+        return self.watcher is not None and bool(self.standing().get("in_force"))
 
     def arrivals(self, name: str, word: bytes, version: int = 4) -> int:
         """How many packets that end in this word, all sent already, reach a workload whose receiver is open.
@@ -419,6 +473,8 @@ def lab(root: Path) -> Iterator[Lab]:
     with ExitStack() as stack:
         made = Lab(stack.enter_context(host_namespace()), root, stack)
         stack.callback(made.stop, signal.SIGKILL)
+        if Lab.watched_by is not None:
+            made.watcher = stack.enter_context(Lab.watched_by(made))
         yield made
 
 
@@ -445,6 +501,7 @@ def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden:
     arrived.setsockopt(socket.SOL_SOCKET, RCVBUFFORCE, BUFFER)
     out = socket_in(sender.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
     sure_from, sure_port = lab.sure_ways.get(destination, (lab.host, 9))
+    was_policed = lab.is_policed
     own = socket_in(sure_from, socket.AF_INET, socket.SOCK_DGRAM)
 
     ports: set[int] = set()
@@ -492,3 +549,6 @@ def traffic(lab: Lab, source: str, destination: str, *, allowed: int, forbidden:
         counts.missing = [number for number in last if 1024 + number % PORTS not in ports][:100]
         for opened in (arrived, out, own):
             opened.close()
+        if lab.watcher is not None:
+            ends = (ip_address(one.address()).packed for one in (sender, receiver))
+            lab.watcher.note_stream(SentStream(*ends, allowed, forbidden, counts.sent, PORTS, was_policed))

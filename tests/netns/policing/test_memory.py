@@ -28,7 +28,7 @@ from tests.netns.policing.tenants import (
     unrelated,
 )
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.unrecorded("its figures are those of an engine that does not record")]
 TENANTS = 50
 
 

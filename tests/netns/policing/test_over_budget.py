@@ -15,6 +15,7 @@ from cni_calico.nodeagent.status.policing import PolicyFigures, Standing
 from cni_calico.nodeagent.status.policy_metrics import collect_policing
 from tests.deadlines import until
 from tests.netns.policing.lab import Lab
+from tests.netns.policing.reported import denials_of
 from tests.netns.policing.tenants import two_pods, unrelated
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
@@ -58,7 +59,9 @@ def test_it_denies_and_is_named(pods: Lab, mode: str) -> None:
     pods.always = {"FELIX_NFTABLESMODE": mode}
     pods.remove("NetworkPolicy", "small", "default")
     start(pods, 3)
-    assert not pods.passes("a", "b", 80), "what it allows does not count"
+    with denials_of(pods) as denials:
+        assert not pods.passes("a", "b", 80), "what it allows does not count"
+        denials.check("ingress: large, which cannot be enforced")
     assert pods.passes("a", "c", 80), "and nobody else is concerned"
     said = pods.standing()
     [problem] = [text for text in said["problems"] if NAME in text]

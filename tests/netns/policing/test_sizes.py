@@ -15,7 +15,10 @@ from cni_calico.model.keys import ResourceKey
 from tests.deadlines import until
 from tests.netns.policing.lab import Lab, lab
 
-pytestmark = pytest.mark.netns
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.unrecorded("the naive evaluator would read 100,000 networks and thousands of policies for each packet"),
+]
 
 PATIENCE_S = 120.0
 

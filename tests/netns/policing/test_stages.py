@@ -22,7 +22,7 @@ from cni_calico.nodeagent.view.sources import Sources
 from tests.deadlines import until
 from tests.fakes.memory_store import MemoryStore
 from tests.netns.policing.lab import Lab, Workload, lab, socket_in
-from tests.netns.policing.reported import RECORDED, denials_of
+from tests.netns.policing.reported import denials_of
 from tests.unit.nodeagent.fabric import FELIX, node, pool
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
@@ -72,7 +72,7 @@ def test_a_source_that_is_not_the_workloads(lab_with_policy: Lab, setting: str, 
     lab_with_policy.workloads["a"].document["allowSpoofedSourcePrefixes"] = [prefix]
     lab_with_policy.put_endpoint(lab_with_policy.workloads["a"], app="a")
     assert passes("spoofed") and passes("asked")
-    lab_with_policy.start(FELIX_WORKLOADSOURCESPOOFING=setting, **RECORDED)
+    lab_with_policy.start(FELIX_WORKLOADSOURCESPOOFING=setting)
     lab_with_policy.until_in_force(endpoints=2)
     with denials_of(lab_with_policy) as denials:
         assert passes("a")  # the endpoint stays, whatever it asked for
@@ -84,7 +84,7 @@ def test_a_source_that_is_not_the_workloads(lab_with_policy: Lab, setting: str, 
 def test_packet_rates(lab_with_policy: Lab) -> None:
     lab_with_policy.workloads["b"].document["qosControls"] = {"ingressPacketRate": 1, "ingressPacketBurst": 3}
     lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
-    lab_with_policy.start(**RECORDED)
+    lab_with_policy.start()
     lab_with_policy.until_in_force(endpoints=2)
     with denials_of(lab_with_policy) as denials:
         there = [lab_with_policy.passes("a", "b", 80) for _ in range(40)]
@@ -116,7 +116,7 @@ def test_numbers_of_connections(lab_with_policy: Lab) -> None:
     """A new one over the limit is reset; the others go on, and one that ends makes room."""
     lab_with_policy.workloads["b"].document["qosControls"] = {"ingressMaxConnections": 3}
     lab_with_policy.put_endpoint(lab_with_policy.workloads["b"], app="b")
-    lab_with_policy.start(**RECORDED)
+    lab_with_policy.start()
     lab_with_policy.until_in_force(endpoints=2)
     client, server = lab_with_policy.workloads["a"], lab_with_policy.workloads["b"]
     with ExitStack() as stack:
@@ -190,7 +190,7 @@ def test_what_connection_tracking_cannot_understand(lab_with_policy: Lab, unchec
     with socket_in(client.ns, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as raw:
         raw.sendto(too_short + b"before", (server.address(), 0))
         assert lab_with_policy.arrivals("b", b"before") == 1
-        lab_with_policy.start(FELIX_DISABLECONNTRACKINVALIDCHECK=str(unchecked).lower(), **RECORDED)
+        lab_with_policy.start(FELIX_DISABLECONNTRACKINVALIDCHECK=str(unchecked).lower())
         lab_with_policy.until_in_force(endpoints=2)
         with denials_of(lab_with_policy) as denials:
             raw.sendto(too_short + b"policed", (server.address(), 0))
@@ -211,7 +211,7 @@ def test_what_deny_does(lab_with_policy: Lab, action: str, version: int) -> None
         {"action": "Deny", **udp, "destination": {"ports": [81]}},
     ]
     lab_with_policy.put("GlobalNetworkPolicy", "b", {"selector": "app == 'b'", "types": ["Ingress"], "ingress": rules})
-    lab_with_policy.start(FELIX_NFTABLESFILTERDENYACTION=action, **RECORDED)
+    lab_with_policy.start(FELIX_NFTABLESFILTERDENYACTION=action)
     lab_with_policy.until_in_force(endpoints=3)
     assert lab_with_policy.passes("a", "b", 80, version=version)
     said = (
@@ -235,7 +235,7 @@ def test_what_deny_does(lab_with_policy: Lab, action: str, version: int) -> None
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_tunnel_packets_of_workloads(lab_with_policy: Lab, allowed: bool) -> None:
-    lab_with_policy.start(FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=str(allowed).lower(), **RECORDED)
+    lab_with_policy.start(FELIX_ALLOWVXLANPACKETSFROMWORKLOADS=str(allowed).lower())
     lab_with_policy.until_in_force(endpoints=2)
     with denials_of(lab_with_policy) as denials:
         for version in (4, 6):
@@ -251,7 +251,7 @@ def test_service_loops(lab_with_policy: Lab) -> None:
     mac = lab_with_policy.workloads["b"].ns.link("eth0")
     assert mac is not None
     lab_with_policy.host.do("neigh", "add", "10.96.0.7", "lladdr", mac["address"], "dev", "calib")
-    lab_with_policy.start(**RECORDED)
+    lab_with_policy.start()
     lab_with_policy.until_in_force(endpoints=2)
     assert lab_with_policy.passes("a", "service", 80)
     ranges = {"serviceClusterIPs": [{"cidr": "10.96.0.0/16"}], "serviceExternalIPs": [{"cidr": "203.0.113.0/24"}]}
@@ -268,7 +268,7 @@ def test_service_loops(lab_with_policy: Lab) -> None:
 def test_workload_to_host(lab_with_policy: Lab, action: str) -> None:
     lab_with_policy.workloads["host"] = Workload("host", lab_with_policy.host, "", ("192.0.2.10", "2001:db8::10"))
     assert lab_with_policy.passes("a", "host", 53)
-    lab_with_policy.start(FELIX_DEFAULTENDPOINTTOHOSTACTION=action, **RECORDED)
+    lab_with_policy.start(FELIX_DEFAULTENDPOINTTOHOSTACTION=action)
     lab_with_policy.until_in_force(endpoints=2)
     with denials_of(lab_with_policy) as denials:
         assert lab_with_policy.passes("a", "host", 53) is (action != "DROP")
