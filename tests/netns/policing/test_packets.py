@@ -1,4 +1,6 @@
-"""What tests/bench/policy/packets.py measures is there: each change in force, upstream's rules as many as it says."""
+"""What tests/bench/policy/packets.py and tests/bench/flows/changing.py measure is there: each change in force, and
+upstream's rules as many as they say.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.bench.flows import changing
 from tests.bench.policy import upstream_rules
 from tests.bench.policy.packets import by_nft, changes, node
 
@@ -24,6 +27,11 @@ def test_two_rounds_of_changes_under_traffic(recorded: bool) -> None:
     if recorded:
         assert min(said["allowed"], said["denied"]) >= counts.sent  # and what tells that a change is in force
     assert said["lost"] == said["disagreed"] == said["unknown"] == 0
+
+
+def test_each_record_names_a_rule_that_stood_when_its_packet_was_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    """As tests/bench/flows/changing.py says it of a thousand changes at 10,000 connections a second."""
+    assert changing.main(8, 500) == 0, capsys.readouterr().out
 
 
 def test_upstreams_rules_for_many_policies() -> None:
