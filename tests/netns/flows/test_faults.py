@@ -249,7 +249,11 @@ class Node:
         (self.root / "state" / "full").unlink()
 
     def make_read_only(self, count: int) -> None:
-        """Another filesystem covers the files, on which nothing can be written."""
+        """Another filesystem covers the files, on which nothing can be written. Who has begun just now and not read
+        them before would have to call the rules unknown.
+        """
+        self.send(1)
+        self.settle()
         place = str(self.root / "state" / "flows")
         subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=4k", "covers", place], check=True)
         try:
