@@ -192,13 +192,10 @@ class Datagrams(Flood):
         super().__init__([1])
         self.contents = list(contents)
 
-    @property
-    def waiting(self) -> int:  # type: ignore[override]
-        return len(self.contents)
-
     def take(self, datagrams: int) -> list[Decision]:
-        found, self.contents = self.contents[:1], self.contents[1:]
-        return found[0] if found else []
+        found = self.contents.pop(0) if self.contents else []
+        self.waiting = len(self.contents)
+        return found
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 4])
