@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from cni_calico.flows.oldest import OldestKeys
+from cni_calico.flows.by_age import NumbersByAge
 from cni_calico.flows.packets import V4_BYTES
 
 
@@ -19,9 +19,7 @@ class LastingConnections:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._within: dict[bytes, int] = {}
-        self._beyond: dict[bytes, int] = {}  # of ends that had their half already
-        self._oldest_within, self._oldest_beyond = OldestKeys(self._within), OldestKeys(self._beyond)
+        self._within, self._beyond = NumbersByAge(), NumbersByAge()  # the others: of ends that had their half already
         self._counts: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -36,22 +34,26 @@ class LastingConnections:
 
     def limit(self, most: int) -> int:
         """From now on; returns how many had to go."""
-        self._most, before = most, len(self)
-        while len(self) > most:
-            self._drop_one()
-        return before - len(self)
+        self._most, too_many = most, max(0, len(self) - most)
+        if too_many and not self._beyond:
+            self._count_all_out(self._within.take_oldest(too_many))
+        else:
+            for _ in range(too_many):
+                self._drop_one()
+        return too_many
 
     def has_before(self, number: int) -> bool:
         """Whether one has this number or an earlier one."""
-        return any(next(iter(kept.values()), number + 1) <= number for kept in (self._within, self._beyond))
+        firsts = (kept.first_number() for kept in (self._within, self._beyond))
+        return any(first is not None and first <= number for first in firsts)
 
     def get(self, key: bytes) -> int | None:
         found = self._within.get(key)
-        return self._beyond.get(key) if found is None and self._beyond else found
+        return self._beyond.get(key) if found is None else found
 
-    def numbers_of(self, keys: Iterable[bytes]) -> list[int | None]:
+    def numbers_of(self, keys: Sequence[bytes]) -> list[int | None]:
         """Of each; None also for those of ends that have too many."""
-        return [*map(self._within.get, keys)]
+        return self._within.numbers_of(keys)
 
     def add(self, key: bytes, number: int, owner: bytes) -> bool:
         """One that is not there. ``owner``: whose share it is, b"" for nobody's. Returns whether another one had to
@@ -60,7 +62,7 @@ class LastingConnections:
         count = 0
         if owner:
             count = self._counts[owner] = self._counts.get(owner, 0) + 1
-        (self._beyond if 2 * count > self._most else self._within)[key] = number
+        (self._beyond if 2 * count > self._most else self._within).put(key, number)
         if len(self._within) + len(self._beyond) <= self._most:
             return False
         self._drop_one()
@@ -80,37 +82,41 @@ class LastingConnections:
             owners = [owner if (owner := owner_of(key)) in totals else b"" for key in keys]
             return sum(map(self.add, keys, range(first, first + len(keys)), owners))
         counts.update(totals)
-        self._within.update(zip(keys, range(first, first + len(keys)), strict=True))
+        self._within.put_all(keys, first)
         return self.limit(most)
 
     def known_among(self, keys: AbstractSet[bytes]) -> set[bytes]:
-        return (keys & self._within.keys()) | (keys & self._beyond.keys())
+        within = self._within.among(keys)
+        return within | self._beyond.among(keys) if self._beyond else within
 
     def _drop_one(self) -> None:
-        first = (self._oldest_within if self._within else self._oldest_beyond).first()
+        first = (self._within or self._beyond).first()
         if not self._beyond:
             self.pop(first)
             return
-        beyond = self._oldest_beyond.first()
+        beyond = self._beyond.first()
         if owner_of(first) != owner_of(beyond):
             self.pop(beyond)
             return
         self.pop(first)
-        if beyond in self._beyond:
-            self._within[beyond] = self._beyond.pop(beyond)  # its place is free
+        number = self._beyond.pop(beyond)
+        if number is not None:
+            self._within.put(beyond, number)  # its place is free
 
     def pop(self, key: bytes) -> int | None:
-        number = self._within.pop(key, None)
-        if number is None and self._beyond:
-            number = self._beyond.pop(key, None)
+        number = self._within.pop(key)
+        if number is None:
+            number = self._beyond.pop(key)
         if number is not None:
             self._count_out(owner_of(key))
         return number
 
     def pop_all(self, keys: Collection[bytes]) -> None:
         """Of those for which ``numbers_of`` has a number."""
-        for key in keys:
-            del self._within[key]
+        self._within.pop_all(keys)
+        self._count_all_out(keys)
+
+    def _count_all_out(self, keys: Iterable[bytes]) -> None:
         for owner, times in Counter(map(owner_of, keys)).items():
             self._count_out(owner, times)
 

@@ -12,8 +12,8 @@ the way out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import takewhile
 
+from cni_calico.flows.attempts import DeniedAttempts
 from cni_calico.flows.deciders import FIRST, Decider
 from cni_calico.flows.lasting import LastingConnections, owner_of
 from cni_calico.flows.limits import FlowLimits
@@ -58,10 +58,9 @@ class LiveFlows:
     ) -> None:
         self._store, self._decider_of, self._name_of, self._most = store, decider_of, name_of, most
         self._lasting = LastingConnections(most)
-        # ((record, what has let it through since it was last denied), when that was)
-        self._attempts: dict[bytes, tuple[tuple[int, DecidedSides], int]] = {}
+        self._attempts = DeniedAttempts()
         self._early: dict[bytes, tuple[TrackedConnection, int]] = {}
-        self._oldest_attempts, self._oldest_early = OldestKeys(self._attempts), OldestKeys(self._early)
+        self._oldest_early = OldestKeys(self._early)
         self._reused = ReusedKeys()
         self._decided: dict[tuple[int, int], DecidedSides] = {}  # by the numbers that let a first packet through
         self._missing: set[bytes] = set()
@@ -132,21 +131,20 @@ class LiveFlows:
             return where
         decided = NOBODY
         attempt = self._attempts.get(key)
-        denied = None if attempt is None else self._store.read(attempt[0][0])
+        denied = None if attempt is None else self._store.read(attempt)
         if attempt is not None and denied is not None and now - denied.last <= ATTEMPT_US:
-            (where, again), denied_at = attempt
             if number in denied.numbers():  # tried again: what denied it has not been asked yet
-                if number not in again:
-                    self._attempts[key] = (where, with_one_more(again, number, decider)), denied_at
-                return where
+                if number not in (again := self._attempts.let_through_by(key)):
+                    self._attempts.let_through(key, with_one_more(again, number, decider))
+                return attempt
             if not denied.egress and decider is not None and not decider.ingress:
-                self._store.update(where, denied.but(egress=number))
-                return where  # it let out what the other side denied: the kernel's two lists are read in turn
+                self._store.update(attempt, denied.but(egress=number))
+                return attempt  # it let out what the other side denied: the kernel's two lists are read in turn
             if decider is not None and decider.untranslated:
-                self._store.update(where, with_decision(denied, number, decider, denied.last))
-                return where
+                self._store.update(attempt, with_decision(denied, number, decider, denied.last))
+                return attempt
             decided = denied.egress, self._if_untranslated(denied.ingress), 0, denied.host_in
-        self._attempts.pop(key, None)
+        self._attempts.pop(key)
         return self._begin(key, with_one_more(decided, number, decider), now)
 
     def _if_untranslated(self, number: int) -> int:
@@ -177,7 +175,7 @@ class LiveFlows:
 
     def known_among(self, keys: set[bytes]) -> set[bytes]:
         """Of which something is known, so that another decision may be about the same connection."""
-        early, attempts = keys & self._early.keys(), keys & self._attempts.keys()
+        early, attempts = keys & self._early.keys(), self._attempts.among(keys)
         return self._lasting.known_among(keys) | early | attempts | self._reused.repeated_among(keys)
 
     def begin_all(
@@ -212,14 +210,15 @@ class LiveFlows:
         return now - record.last > most and record.last < self.all_read - _AT_ONCE_US
 
     def _deny(self, key: bytes, number: int, now: int) -> int:
-        known = self._attempts.pop(key, None)
-        where, again = known[0] if known is not None else (self._lasting.get(key), NOBODY)
+        again, known = self._attempts.let_through_by(key), self._attempts.pop(key)
+        where = known if known is not None else self._lasting.get(key)
         record = None if where is None else self._store.read(where)
         if known is None and record is not None and where is not None and self._is_over(where, record, now, _LATE_US):
             self._replace(key, now)
             self._reused.forget_repeats(key)
             record = None
-        self._lasting.pop(key)
+        if where is not None:
+            self._lasting.pop(key)
         if record is None or where is None or record.denied_by not in (0, number) or now - record.last > ATTEMPT_US:
             self.denied += 1
             where, record = None, self._new(key, now, again if record is not None else NOBODY)
@@ -231,14 +230,14 @@ class LiveFlows:
             where = self._store.append(record)
         else:
             self._store.update(where, record)
-        self._attempts[key] = (where, NOBODY), now
-        while len(self._attempts) > self._most:
-            del self._attempts[self._oldest_attempts.first()]
+        self._attempts.put(key, where, now)
+        self._attempts.limit(self._most)
         return where
 
     def denied_since(self, since: int) -> list[bytes]:
         """The keys of attempts."""
-        return list(takewhile(lambda key: self._attempts[key][1] >= since, reversed(self._attempts)))
+        found = ((key, self._store.read(where)) for key, where in self._attempts.newest_first(since))
+        return [key for key, record in found if record is not None and record.last >= since]
 
     def note_sent(self, where: int, destination: bytes, port: int) -> None:
         """Where the first packet was sent."""
@@ -346,7 +345,7 @@ class LiveFlows:
         """Forget what can only be another connection by now."""
         for where in self._reused.take_overdue(now - _END_LATE_US):
             self._end_unseen(where)
-        forget_oldest(self._attempts, now - ATTEMPT_US)
+        self._attempts.forget(now - ATTEMPT_US)
         forget_oldest(self._early, now - _EARLY_US)
 
     # -- comparing with what connection tracking has ------------------------------------------------------------------
@@ -387,12 +386,13 @@ class LiveFlows:
 
     def end_comparison(self, expected: set[bytes]) -> None:
         """What was missing twice has ended unseen: a list may miss an entry once."""
-        gone = expected & self._missing & self._lasting.everything()
+        gone = self._lasting.known_among(expected & self._missing)
         for key in gone:
             where = self._lasting.pop(key)
             if where is not None:
                 self._end_unseen(where)
-        self._missing = (expected - gone) & self._lasting.everything()
+        expected -= gone
+        self._missing = self._lasting.known_among(expected)
 
 
 def _is_younger(connection: TrackedConnection, record: FlowRecord) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import cProfile
 import gc
+import os
 import socket
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import time
 from collections import deque
 from errno import EAGAIN
 from ipaddress import ip_address
+from pathlib import Path
 from struct import Struct
 from typing import Any
 
@@ -27,13 +29,13 @@ from cni_calico.deadline import Deadline
 from cni_calico.flows.judging.encoding import render_whole
 from cni_calico.flows.losses import ALLOWED, DENIED
 from cni_calico.flows.recorder import Recorder
-from cni_calico.kernel.memory import expect_growth, give_back_memory, resident_bytes
+from cni_calico.kernel.memory import expect_growth, give_back_memory
 from cni_calico.kernel.netlink.decisions import IN_DATAGRAM
 from cni_calico.kernel.netlink.nfnetlink import CTNETLINK, Nfnetlink, general
 from cni_calico.log import Log
 from cni_calico.nodeagent.policing.tables.numbers import Recording, RuleNumbers
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from tests.bench.flows.lasting import pod, workload
+from tests.bench.flows.lasting import peak_mib, pod, workload
 from tests.bench.flows.packets import ALLOWED_PORT, DENIED_PORT, SIDES, documents
 from tests.bench.flows.reading import put_in_force
 from tests.netns.wire import Wire, entered, frame, open_wire
@@ -207,6 +209,12 @@ def _apart(data: bytes) -> list[bytes]:
     return found
 
 
+def _begin_peak() -> float:
+    """Forget how much memory was used at most; returns what is now, in MiB."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_mib(os.getpid())
+
+
 def main(seconds: int, rate: int, count: int, profiled: str = "") -> None:
     numbers, feeder = RuleNumbers(), Feeder(rate, count)
     with (
@@ -226,6 +234,7 @@ def main(seconds: int, rate: int, count: int, profiled: str = "") -> None:
         server.wait = feeder.wait
         give_back_memory()
         expect_growth()
+        empty = _begin_peak()
         profile = cProfile.Profile()
 
         def run_until(passed: float) -> float:
@@ -248,7 +257,7 @@ def main(seconds: int, rate: int, count: int, profiled: str = "") -> None:
         print(f"lost {said['lost']}; live {said['live']}, not followed {said['unfollowed']}", end="")
         print(f"; not as the rules say {said['disagreed']}")
         now = [one["collections"] - then for one, then in zip(gc.get_stats(), collected, strict=True)]
-        print(f"garbage collections {now}; resident {resident_bytes() >> 20} MiB")
+        print(f"garbage collections {now}; at most {peak_mib(os.getpid()) - empty:.1f} MiB more than empty")
         recorder.close()
 
 

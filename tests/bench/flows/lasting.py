@@ -76,8 +76,13 @@ def processor_s(pid: int) -> tuple[float, float]:
 
 
 def peak_mib(pid: int) -> float:
+    return resident_mib(pid, "VmHWM")
+
+
+def resident_mib(pid: int, what: str) -> float:
+    """``what``: VmHWM for the most there ever was of all, RssAnon or RssFile for a part of what there is."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1024
 
 
 @contextmanager
@@ -222,6 +227,7 @@ def main(seconds: int, rate: int, staged: int = 0, count: int = 0, live: int = U
             share, each = (program + kernel) / seconds * 100, (program + kernel) / max(1, sent) * 1e6
             print(f"recorder: {share:.2f} % of a processor, {kernel / seconds * 100:.2f} % in the kernel", end="")
             print(f", {each:.1f} us a connection; {lasting} live, {found['unfollowed']} not followed", flush=True)
+            most = peak_mib(child.pid)
             with entered(wire.host), Nfnetlink() as netlink:
                 netlink.request(CTNETLINK << 8 | 2, 0, general(""), "end all connections", Deadline.after(10))
             until(lambda: not status()["live"], "all have ended", 300)
@@ -232,7 +238,8 @@ def main(seconds: int, rate: int, staged: int = 0, count: int = 0, live: int = U
                 counts = found["staged"].get("StagedGlobalNetworkPolicy staged0")
                 print(f"{found['staged_policies']} staged, of which one would: {counts}", end="")
                 print(f"; not judged {found['staged_uncounted']}")
-            print(f"memory: {empty:.0f} MiB empty, {peak_mib(child.pid):.0f} at most")
+            print(f"memory: {empty:.1f} MiB empty, {most:.1f} at most, {peak_mib(child.pid):.1f} when all", end="")
+            print(f" have ended at once; of files {resident_mib(child.pid, 'RssFile'):.1f}")
             sizes = {path.name: path.stat().st_blocks // 2048 for path in Path(f"{root}/state/flows").iterdir()}
             print(f"disk, MiB: {sizes}")
     with open("/proc/loadavg") as file:
