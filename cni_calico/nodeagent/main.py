@@ -116,8 +116,9 @@ def _serve(chosen: set[str]) -> int:
     """The long-running parts. Each import comes when what it is for begins: the datastore and the kernel answer while
     Felix is imported, and policy does not wait for what the others need.
     """
-    from cni_calico.kernel.memory import collect_as_usual, expect_growth
+    from cni_calico.kernel.memory import collect_as_usual, expect_growth, share_arenas
 
+    share_arenas()
     expect_growth()  # until policies are in force (policing/engine.py): what is imported stays
     from cni_calico.daemon.stopping import Stopping
     from cni_calico.nodeagent.context.open import open_context

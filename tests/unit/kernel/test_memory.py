@@ -43,3 +43,31 @@ print(seen() is None, gc.get_freeze_count())
 def test_garbage_that_collections_passed_over_is_collected_at_last():
     done = subprocess.run([sys.executable, "-c", SPARED], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True", "0"]
+
+
+ARENAS = """
+import sys, threading
+from cni_calico.kernel.memory import share_arenas
+if "shared" in sys.argv:
+    share_arenas()
+met = threading.Barrier(8)
+def work():
+    kept = bytes(4000)
+    met.wait()
+threads = [threading.Thread(target=work) for _ in range(7)]
+for one in threads:
+    one.start()
+mapped = [line for line in open("/proc/self/maps") if " rw-p " in line and line.endswith(" 0 \\n")]
+begins = [int(line.partition("-")[0], 16) for line in mapped]
+print(sum(begin % (64 << 20) == 0 for begin in begins))
+met.wait()
+"""
+
+
+def test_threads_share_what_they_keep():
+    """Of the C library's arenas, each a piece of 64 MB, there is one beside the first thread's."""
+    counts = []
+    for asked in ("shared", "alone"):
+        command = [sys.executable, "-c", ARENAS, asked]
+        counts.append(int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout))
+    assert counts[0] == 1 < counts[1]
