@@ -1,4 +1,4 @@
-"""Two hundred containers that start at once."""
+"""Two hundred containers that start at once; sixty with newer releases of Docker, whose starts are the same calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.netns.docker.test_driver import deny, start_agent, waiting
 
 pytestmark = [pytest.mark.netns, pytest.mark.docker, pytest.mark.slow, pytest.mark.takes(200)]
 
-COUNT = 200
+COUNT, WITH_NEWER = 200, 60
 
 
 def at_once(box: Machine, *commands: tuple[str, ...]) -> list[str]:
@@ -33,19 +33,20 @@ def at_once(box: Machine, *commands: tuple[str, ...]) -> list[str]:
     return failed
 
 
-def test_two_hundred_starts(box: Machine) -> None:
+def test_many_starts(box: Machine) -> None:
+    count = COUNT if box.release == OLDEST else WITH_NEWER
     deny(box, "jailed", "Egress")
     start_agent(box)
     box.network("web")
-    names = [f"c{number}" for number in range(COUNT)]
+    names = [f"c{number}" for number in range(count)]
     for name in names:
         box.docker("create", "--init=false", "--name", name, "--network", "web", IMAGE, "sleep", "1000")
     assert not at_once(box, *(("start", name) for name in names))
     assert set(box.records()) == set(names)
     addresses = Counter(address for record in box.records().values() for address in record["spec"]["ipNetworks"])
-    assert len(addresses) == len(box.handles()) == len(box.veths()) == COUNT
+    assert len(addresses) == len(box.handles()) == len(box.veths()) == count
     until(lambda: not waiting(box), "each policy is in force")
-    for first in range(0, COUNT, 50):
+    for first in range(0, count, 50):
         box.docker("rm", "-f", *names[first : first + 50], timeout_s=600)
     until(box.is_clean, "nothing is left")
     if box.release == OLDEST:  # it miscounts a network's endpoints when many end at once, until it starts again
