@@ -152,10 +152,11 @@ def die_at_every_step(box: Machine, what: str, is_clean: Callable[[], bool]) -> 
         box.make_well()
         begun.communicate(timeout=60)
         box.docker("rm", "-f", "one", check=False)
-        box.end("driver")
-        box.age("endpoints", "addresses")
-        box.start_driver()
-        until(is_clean, f"step {step} leaves nothing")
+        if not is_clean():  # what Docker does not ask about is found when it is old
+            box.end("driver")
+            box.age("endpoints", "addresses")
+            box.start_driver()
+            until(is_clean, f"step {step} leaves nothing")
     assert step - first > 5
     assert box.run("two", "web", "-p", "8080:80")
 
