@@ -93,7 +93,12 @@ class Node:
     def until_ready(self) -> Node:
         """The file says so, then the probe, which is a process each time."""
         self.until_applied()
-        until(lambda: self.calico_node("-felix-ready", check=False).returncode == 0, f"{self.name} is ready", 60)
+        until(
+            lambda: self.calico_node("-felix-ready", check=False).returncode == 0,
+            f"{self.name} is ready",
+            60,
+            pause_s=0.2,
+        )
         return self
 
     def until_applied(self) -> Node:

@@ -25,9 +25,10 @@ pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mar
 STRICT = {"CALICO_WIREGUARD_STRICT": "true"}
 
 
-@pytest.fixture
-def mandatory_nodes(tmp_path: Path) -> Iterator[EncryptedPair]:
-    with encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),), **STRICT) as made:
+@pytest.fixture(scope="module")
+def mandatory_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EncryptedPair]:
+    """Started once; what one test leaves, a third node, the next one has."""
+    with encrypted_pair(tmp_path_factory.mktemp("nodes"), (pool("10.65.0.0/16", "Always"),), **STRICT) as made:
         made.enable()
         yield made
 
@@ -42,6 +43,29 @@ def join(pair: EncryptedPair, name: str) -> None:
 def goes_on(stream: Stream, what: str) -> None:
     stream.arrive(30)
     assert stream.readable() == 0, what
+
+
+def test_a_node_that_cannot_encrypt(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+    """It is not ready and says why; its pods reach one another, and no other node's."""
+    told = told_steps(record_property, "mandatory encryption")
+    with told as steps, encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),), **STRICT) as pair:
+        foreign = has("wireguard")  # else it has none, without the program outside of the kernel
+        if foreign:
+            pair.nodes["n2"].ns.do("link", "add", pair.devices["n2"], "type", "bridge")
+        pair.enable_on("n1")
+        stream = pair.stream()
+        reason = "of kind bridge" if foreign else "modprobe wireguard"
+        until(lambda: reason in _why(pair.nodes["n2"]), "n2 says why it is not ready", pause_s=0.2)
+        beside = pair.add_pod("n2", "b")
+        until(lambda: pair.pods["n2"].can_ping(beside), "pods of one node reach one another", pause_s=0.2)
+        sent = stream.sent[0]
+        until(lambda: stream.sent[0] > sent + 50, "more packets are sent")
+        assert stream.readable() == 0 and not any(stream.arrived) and "n2" not in pair.told_keys()
+        steps.ended("a node without WireGuard", stream)
+
+
+def _why(node: Node) -> str:
+    return why_not_ready(node.status(), since_boot())
 
 
 def test_nodes_come_and_go(mandatory_nodes: EncryptedPair, record_property: pytest.RecordProperty) -> None:
@@ -148,29 +172,6 @@ def _reboot(pair: EncryptedPair, second: Stream) -> Stream:
     for stream in (second, third):
         goes_on(stream, "a node has started again")
     return third
-
-
-def test_a_node_that_cannot_encrypt(tmp_path: Path, record_property: pytest.RecordProperty) -> None:
-    """It is not ready and says why; its pods reach one another, and no other node's."""
-    told = told_steps(record_property, "mandatory encryption")
-    with told as steps, encrypted_pair(tmp_path, (pool("10.65.0.0/16", "Always"),), **STRICT) as pair:
-        foreign = has("wireguard")  # else it has none, without the program outside of the kernel
-        if foreign:
-            pair.nodes["n2"].ns.do("link", "add", pair.devices["n2"], "type", "bridge")
-        pair.enable_on("n1")
-        stream = pair.stream()
-        reason = "of kind bridge" if foreign else "modprobe wireguard"
-        until(lambda: reason in _why(pair.nodes["n2"]), "n2 says why it is not ready", pause_s=0.2)
-        beside = pair.add_pod("n2", "b")
-        until(lambda: pair.pods["n2"].can_ping(beside), "pods of one node reach one another", pause_s=0.2)
-        sent = stream.sent[0]
-        until(lambda: stream.sent[0] > sent + 50, "more packets are sent")
-        assert stream.readable() == 0 and not any(stream.arrived) and "n2" not in pair.told_keys()
-        steps.ended("a node without WireGuard", stream)
-
-
-def _why(node: Node) -> str:
-    return why_not_ready(node.status(), since_boot())
 
 
 def test_pools_and_blocks_that_move(mandatory_nodes: EncryptedPair, record_property: pytest.RecordProperty) -> None:
