@@ -24,12 +24,13 @@ IPIP, VXLAN = pool(CIDR, ipip="Always", nat_outgoing=True), pool(CIDR, vxlan="Al
 WRONG = ("not ready", "modprobe", "Invalid gw", "NOBODY ENFORCES", "[ERROR]", "cannot ")
 
 
-@pytest.fixture
-def two_nodes(tmp_path: Path, bundle: Path) -> Iterator[Cluster]:
-    """In two subnets, with a pod each."""
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory, bundle: Path) -> Iterator[Cluster]:
+    """In two subnets, with a pod each; started once, and each test begins with the pool as IPIP."""
     environ = {"IP6": "none", "CALICO_NETWORKING_BACKEND": "bird"}
-    with make_lab(tmp_path) as lab:
-        made = Cluster(lab, tmp_path, ipv6=False, environ=environ, bin_dir=bundle, tries=4)
+    directory = tmp_path_factory.mktemp("two-nodes")
+    with make_lab(directory) as lab:
+        made = Cluster(lab, directory, ipv6=False, environ=environ, bin_dir=bundle, tries=4)
         made.store.put(IPIP)
         for name, subnet, number in (("n1", "0", 1), ("n3", "1", 3)):
             made.start(name, subnet, number)
@@ -39,6 +40,15 @@ def two_nodes(tmp_path: Path, bundle: Path) -> Iterator[Cluster]:
             made.add_pod(node.name, "a")
         made.until_all_reach_all(240)
         yield made
+
+
+@pytest.fixture
+def nodes_of_ipip(two_nodes: Cluster) -> Cluster:
+    two_nodes.store.put(IPIP)
+    for node in two_nodes.nodes.values():
+        until(partial(uses, node, "tunl0"), f"{node.name} uses tunl0", 60, pause_s=0.5)
+        until(partial(is_down, node, "vxlan.calico"), f"vxlan.calico goes from {node.name}", 120, pause_s=2)
+    return two_nodes
 
 
 def ways(node: Node) -> set[str]:
@@ -55,14 +65,29 @@ def is_down(node: Node, device: str) -> bool:
     return link is None or "UP" not in link["flags"]
 
 
-def test_no_packet_is_lost_and_nothing_wrong_is_said(two_nodes: Cluster) -> None:
+def test_the_true_reason_is_named(nodes_of_ipip: Cluster) -> None:
+    """Without an address for its new tunnel a node goes on as before, and says what it lacks; another pool helps."""
+    one, other = nodes_of_ipip.pods.values()
+    node = nodes_of_ipip.nodes["n1"]
+    barred = pool(CIDR, vxlan="Always", nat_outgoing=True, allowed_uses=("Workload",))
+    nodes_of_ipip.store.put(barred)
+    [why] = until(lambda: node.status().get("unmet"), "it says why", 60)
+    assert "needs vxlan.calico to reach node n3: this node has no tunnel address for it yet" in why
+    assert "modprobe" not in why
+    assert ways(node) == {"tunl0"} and one.can_ping(other) and other.can_ping(one)
+    nodes_of_ipip.store.put(VXLAN)
+    until(lambda: uses(node, "vxlan.calico") and not node.status()["unmet"], "it goes over", 60, pause_s=0.5)
+    nodes_of_ipip.until_all_reach_all(60)
+
+
+def test_no_packet_is_lost_and_nothing_wrong_is_said(nodes_of_ipip: Cluster) -> None:
     """At 100 packets a second in both directions, until the old device is gone."""
-    one, other = two_nodes.pods.values()
-    nodes = list(two_nodes.nodes.values())
+    one, other = nodes_of_ipip.pods.values()
+    nodes = list(nodes_of_ipip.nodes.values())
     said = {node.name: len(node.log()) for node in nodes}
     with without_a_lost_ping(one, other, interval_s=0.01), without_a_lost_ping(other, one, interval_s=0.01):
         for wanted, device, old in ((VXLAN, "vxlan.calico", "tunl0"), (IPIP, "tunl0", "vxlan.calico")):
-            two_nodes.store.put(wanted)
+            nodes_of_ipip.store.put(wanted)
             for node in nodes:
                 until(partial(uses, node, device), f"{node.name} uses {device}", 60, pause_s=0.5)
                 until(partial(is_down, node, old), f"{old} goes from {node.name}", 120, pause_s=2)
@@ -70,18 +95,3 @@ def test_no_packet_is_lost_and_nothing_wrong_is_said(two_nodes: Cluster) -> None
         new = node.log()[said[node.name] :]
         assert not [line for line in new.splitlines() if any(word in line for word in WRONG)]
         assert not node.status()["unmet"]
-
-
-def test_the_true_reason_is_named(two_nodes: Cluster) -> None:
-    """Without an address for its new tunnel a node goes on as before, and says what it lacks; another pool helps."""
-    one, other = two_nodes.pods.values()
-    node = two_nodes.nodes["n1"]
-    barred = pool(CIDR, vxlan="Always", nat_outgoing=True, allowed_uses=("Workload",))
-    two_nodes.store.put(barred)
-    [why] = until(lambda: node.status().get("unmet"), "it says why", 60)
-    assert "needs vxlan.calico to reach node n3: this node has no tunnel address for it yet" in why
-    assert "modprobe" not in why
-    assert ways(node) == {"tunl0"} and one.can_ping(other) and other.can_ping(one)
-    two_nodes.store.put(VXLAN)
-    until(lambda: uses(node, "vxlan.calico") and not node.status()["unmet"], "it goes over", 60, pause_s=0.5)
-    two_nodes.until_all_reach_all(60)
