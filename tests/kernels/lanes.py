@@ -1,7 +1,9 @@
 """What runs in the machines: pytest on files whose tests name a feature of the kernel, or are for stock kernels, too.
 
 Rule: a lane is one machine. Every file with a test that has the marker ``kernel`` or ``stock`` is in one; with ``slow``
-its slow tests run too. A ``quick`` lane has tests that are not slow: ./test.sh runs those on one kernel.
+its slow tests run too. A ``quick`` lane has tests that are not slow: ./test.sh runs those on one kernel. A test with
+the marker ``once`` runs on that one kernel, whatever else runs: nothing in it depends on the kernel that the test that
+the marker names does not prove on each.
 """
 
 from __future__ import annotations
@@ -43,36 +45,35 @@ LANES = {
         quick=True,
         upgrades=True,
     ),
-    "switch": Lane(("tests/netns/agent/test_switch.py",)),
-    "ipip": Lane(("tests/netns/agent/test_ipip.py",), memory_mib=4096),
-    "strangers": Lane(("tests/netns/agent/test_strangers.py",)),
+    "tunnels": Lane(
+        (
+            "tests/netns/agent/test_switch.py",
+            "tests/netns/agent/test_ipip.py",
+            "tests/netns/agent/test_strangers.py",
+            "tests/netns/test_verdicts.py",
+            "tests/netns/flows/test_decisions.py",
+            "tests/netns/flows/test_full_table.py",
+        ),
+        memory_mib=4096,
+    ),
     "encryption": Lane(
         (
             "tests/contract/test_wireguard.py",
             "tests/netns/encryption/test_pair.py",
             "tests/netns/encryption/test_mandatory.py",
             "tests/netns/encryption/test_many_peers.py",
-        )
-    ),
-    "encrypted-nodes": Lane(
-        (
             "tests/netns/encryption/test_mandatory_nodes.py",
             "tests/netns/encryption/test_datastore.py",
-        )
-    ),
-    "encrypted-ways": Lane(
-        (
             "tests/netns/encryption/test_seen.py",
             "tests/netns/encryption/test_changes.py",
             "tests/netns/encryption/test_ways.py",
             "tests/netns/encryption/test_sizes.py",
         )
     ),
-    "verdicts": Lane(("tests/netns/test_verdicts.py",)),
-    "flows": Lane(("tests/netns/flows/test_decisions.py", "tests/netns/flows/test_full_table.py")),
 }
 LIMIT_S = 3400  # of this host, which others may keep busy
 _MARKED = re.compile(r"pytest\.mark\.(?:kernel\(|stock\b)")
+_ONCE = re.compile(r"pytest\.mark\.once\b(?:\(\"([^\"]*)\"\))?")
 
 
 def marked_files() -> set[str]:
@@ -81,6 +82,13 @@ def marked_files() -> set[str]:
         for path in (ROOT / "tests").rglob("test_*.py")
         if path.parent != Path(__file__).parent and _MARKED.search(path.read_text())
     }
+
+
+def files_once() -> dict[str, set[str]]:
+    """Of the lanes' files those with a test that runs on one kernel: what their markers name."""
+    files = [name for lane in LANES.values() for name in lane.files]
+    found = {name: set(_ONCE.findall((ROOT / name).read_text())) for name in files}
+    return {name: proofs for name, proofs in found.items() if proofs}
 
 
 @dataclass(frozen=True)
@@ -96,9 +104,11 @@ class Results:
     said: tuple[str, ...]
 
 
-def run_lane(kernel: Kernel, name: str, results: Path, *, slow: bool) -> Results:
+def run_lane(kernel: Kernel, name: str, results: Path, *, slow: bool, once: bool = True) -> Results:
+    """``once``: with the tests that need to run on one kernel only."""
     lane = LANES[name]
-    words = ["python3", "-m", "pytest", "-q", "-n", "0", "-m", "'kernel or stock'"]
+    words = ["PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python3", "-m", "pytest", "-p", "pytest_timeout"]
+    words += ["-q", "-m", f"'(kernel or stock){'' if once else ' and not once'}'"]
     words += ["--no-unexpected-skips", "--timeout", "1500", "--reports", "/results/reports", "--durations", "5"]
     words += ["--slow"] if slow else []
     with tempfile.TemporaryDirectory() as made:

@@ -1,7 +1,8 @@
 """What the documents claim of kernels, run on Debian's, and every test that this machine's kernel cannot run.
 
 Rule: ./test.sh runs the quick lane on one kernel (6.1, or the one that --kernel names), with --all every lane, slow
-tests included, on each. A machine is one thread; the two files of this folder make two run side by side.
+tests included, on each; what has the marker ``once`` runs on that one. A machine is one thread; the two files of this
+folder make two run side by side.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from cni_calico.ctl.node.checksystem import KERNEL
 from tests.conftest import SUMMARY
 from tests.everywhere import RAN
 from tests.kernels.images import SERIES, find_kernel
-from tests.kernels.lanes import LANES, LIMIT_S, marked_files, run_lane
+from tests.kernels.lanes import LANES, LIMIT_S, files_once, marked_files, run_lane
 from tests.kernels.machine import ROOT
 
 pytestmark = [pytest.mark.netns, pytest.mark.kernels, pytest.mark.bundle]
-FIRST = ("packets", "switch")  # the others are in test_more_lanes.py
+FIRST = ("packets", "tunnels")  # the others are in test_more_lanes.py
 
 
 def test_every_test_that_names_a_feature_is_in_a_lane() -> None:
@@ -32,6 +33,13 @@ def test_what_only_a_machine_can_run_is_slow_where_its_lane_is() -> None:
     """Without --all it would run nowhere."""
     texts = {name: (ROOT / name).read_text() for lane in LANES.values() if not lane.quick for name in lane.files}
     assert not [name for name, text in texts.items() if "mark.kernel(" in text and "mark.slow" not in text]
+
+
+def test_what_runs_on_one_kernel_is_proven_on_each_by_another() -> None:
+    """By a file that is in a lane, and has no such test itself."""
+    listed, once = {name for lane in LANES.values() for name in lane.files}, files_once()
+    assert once
+    assert {proof for proofs in once.values() for proof in proofs} <= listed - once.keys()
 
 
 def test_no_older_kernel_is_claimed_than_runs_here() -> None:
@@ -61,7 +69,7 @@ def check_lane(
         pytest.skip(f"slow: only with ./test.sh --all{'' if series == named else f', or --kernel {series}'}")
     kernel = find_kernel(series)
     assert kernel is not None, f"tests/setup/kernels.sh {series} fetches it"
-    found = run_lane(kernel, lane, results, slow=slow)
+    found = run_lane(kernel, lane, results, slow=slow, once=series == named)
     done = found.outcome
     assert done.status == 0 and found.passed and not found.failed, done.output[-20000:]
     good = ("history: ",) if slow else ("history: ", "slow: ")  # not even what the kernel lacks

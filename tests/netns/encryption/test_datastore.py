@@ -20,7 +20,10 @@ from tests.netns.namespaces import Namespace
 from tests.netns.steps import Steps, told_steps
 from tests.unit.nodeagent.fabric import pool
 
-pytestmark = [pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.etcd, pytest.mark.timeout(1200)]
+pytestmark = [
+    *(pytest.mark.netns, pytest.mark.stock, pytest.mark.slow, pytest.mark.etcd, pytest.mark.timeout(1200)),
+    pytest.mark.once("tests/netns/encryption/test_mandatory.py"),  # repairs, and what goes on without an agent
+]
 
 
 @contextmanager
@@ -40,7 +43,8 @@ def pair_on_etcd(tmp_path: Path) -> Iterator[tuple[EncryptedPair, Member]]:
         return EtcdStore(etcd.client_url, lab.stack.enter_context(forks_in(ns)))
 
     records = (pool("10.65.0.0/16", "Always"),)
-    with encrypted_pair(tmp_path, records, make_store, CALICO_WIREGUARD_STRICT="true") as pair:
+    environ = {"CALICO_WIREGUARD_STRICT": "true", "FELIX_ROUTEREFRESHINTERVAL": "10"}  # repairs may be that late
+    with encrypted_pair(tmp_path, records, make_store, **environ) as pair:
         pair.enable()
         yield pair, members[0]
 
@@ -64,12 +68,14 @@ def test_the_datastore_is_away(tmp_path: Path, record_property: pytest.RecordPro
         until(lambda: ns.run(*listed, check=False).returncode == 0, "the guard is", pause_s=0.1)
         stream.arrive(20)
         steps.ended("etcd away; rule, routes, guard deleted", stream)
+        stream.pause_s = 0.1  # for two minutes: what a machine spends then is packets
         until(
             lambda: all(pair.handshake(name) > before for name, before in shaken.items()),
             "both have other handshakes",
             600,
             pause_s=1,
         )
+        stream.pause_s = 0.01
         stream.arrive(20)
         assert stream.readable() == 0
         steps.ended("until sessions are renewed", stream)

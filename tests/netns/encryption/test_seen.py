@@ -14,7 +14,10 @@ from tests.netns.encrypted import EncryptedPair, encrypted_pair
 from tests.netns.namespaces import Namespace
 from tests.unit.nodeagent.fabric import pool
 
-pytestmark = [pytest.mark.netns, pytest.mark.stock]
+pytestmark = [
+    *(pytest.mark.netns, pytest.mark.stock),
+    pytest.mark.once("tests/netns/encryption/test_pair.py"),  # the kernel's part: keys, handshakes, another key
+]
 METRICS = 19091
 
 
