@@ -28,6 +28,10 @@ class Stopping(threading.Event):
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_set = False
 
+    def fileno(self) -> int:
+        """Readable once it is set, for who waits for other descriptors as well."""
+        return self._fd
+
     def is_set(self) -> bool:
         return self._is_set
 

@@ -51,6 +51,7 @@ class RuleAccounting:
         self._next = clock()
         self._trouble = ""
         self._told = 0
+        self._awaits_report = False
         self.readings = 0
 
     def close(self) -> None:
@@ -58,6 +59,12 @@ class RuleAccounting:
         if self._rules is not None:
             self._rules.close()
             self._rules = None
+
+    def due_s(self) -> float:
+        """How long ``go_on`` has nothing to do, unless something is reported."""
+        if self._steps is not None:
+            return float("inf") if self._awaits_report else 0.0
+        return max(0.0, self._next - self._clock())
 
     def go_on(self) -> None:
         """A part of it."""
@@ -92,7 +99,9 @@ class RuleAccounting:
         totals, came = self._arrivals.totals.copy(), self._arrivals.totals
         open_ones = {*self._accounts.suspects(self._arrivals.numbers)}
         while open_ones := {one for one in open_ones if came[one] == totals[one] and not self._is_lost(one)}:
+            self._awaits_report = True
             yield  # a report that is numbered tells what was lost before it
+        self._awaits_report = False
         self._accounts.settle(self._arrivals.unread())
         self._tell()
 

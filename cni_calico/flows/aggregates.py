@@ -35,7 +35,7 @@ from cni_calico.log import Log
 from cni_calico.regular import make_directories
 
 NAME = "flows.db"
-MOST_BYTES = 256 << 20
+MOST_BYTES, MOST_DENIED_BYTES = 256 << 20, 32 << 20
 _EVERY_S, _IN_MEMORY_S = 10.0, 600
 _AT_ONCE, _ALL = 500, 1 << 30  # sums: some 20 ms
 AskedOfFile = TypeVar("AskedOfFile")
@@ -91,6 +91,10 @@ class FlowAggregates:
     def size(self) -> int:
         """Bytes of disk."""
         return sum(map(_size, (self.path, f"{self.path}-wal", f"{self.path}-shm")))
+
+    def due_s(self, now: float) -> float:
+        """How long ``flush`` has nothing to do."""
+        return max(0.0, self._next - now) if self.sums.unwritten else float("inf")
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping, Sequence
 
 from cni_calico.flows.arrivals import DecidedPacket
-from cni_calico.flows.judging.alike import AlikeReports
+from cni_calico.flows.judging.unjudged import JudgedReports
 from cni_calico.flows.names import Names
 from cni_calico.flows.records import SIX, FlowRecord, record_from
 from cni_calico.flows.stores import FlowStore
@@ -37,7 +37,7 @@ class AlikeBegin:
 class BegunTogether:
     """Before ``deciding``."""
 
-    def __init__(self, deciding: UntranslatedDecisions, store: FlowStore, judged: AlikeReports, names: Names) -> None:
+    def __init__(self, deciding: UntranslatedDecisions, store: FlowStore, judged: JudgedReports, names: Names) -> None:
         self._deciding, self._live, self._store, self._judged = deciding, deciding.live, store, judged
         self._names, self._version = names, (0, 0)
         self._known: dict[tuple[bytes, int, int], AlikeBegin] = {}

@@ -23,7 +23,10 @@ _LINE = 16 << 20
 class RecorderSilent(CalicoError):
     """There is no recorder, or it does not answer."""
 
-    hint = "flows are recorded where FELIX_FLOWS is Enabled or Denied, and only root may read them"
+    hint = (
+        "what is denied is recorded once policies are in force on a node, which 'calicoctl node status' says, unless "
+        "FELIX_FLOWS is Disabled; only root may read it"
+    )
 
 
 class RecorderSlow(RecorderSilent):

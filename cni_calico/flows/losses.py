@@ -58,6 +58,11 @@ class Losses:
         self._kept = _joined(self._kept, loss)
         self._unwritten = _joined(self._unwritten, loss)
 
+    @property
+    def wait(self) -> bool:
+        """Whether there are some that ``flush`` has still to write."""
+        return bool(self._unwritten)
+
     def flush(self, now: float | None = None) -> None:
         """Write what has been lost for some seconds; None: all of it."""
         if not self._unwritten or (now is not None and 0 <= now - self._unwritten[0].begin < _WRITE_S):

@@ -29,6 +29,7 @@ FIELDS = (
     *("from-label", "to-label", "label", "service", STAGED),
 )
 ALLOWED, DENIED, UNKNOWN = "allowed", "denied", "unknown"
+ONLY_DENIED = "only_denied"  # at the end of an answer: nodes that record nothing that they let through
 COMPUTED, KERNEL = "computed", "kernel"
 DOUBTFUL = UNKNOWN, COMPUTED  # of what decided: nobody knows, or only the rules in force say so
 MOST_LAST = 1_000_000
@@ -73,6 +74,11 @@ class FlowQuery:
     names: tuple[GivenName, ...] = ()
     first: int | None = None
     staged: bool = False
+
+    @property
+    def asks_staged(self) -> bool:
+        """Whether it is also, or only, about what staged policies would do."""
+        return self.staged or any(one.field == STAGED for one in self.conditions)
 
 
 def render_query(request: FlowQuery) -> bytes:

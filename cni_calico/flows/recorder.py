@@ -19,12 +19,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from cni_calico import directories
 from cni_calico.directories import FLOW_SOCKET
-from cni_calico.errors import KernelError
 from cni_calico.flows.accounting import RuleAccounting
+from cni_calico.flows.aggregates import MOST_BYTES, MOST_DENIED_BYTES, FlowAggregates
 from cni_calico.flows.aggregates import NAME as SUMS
-from cni_calico.flows.aggregates import FlowAggregates
 from cni_calico.flows.arrivals import Arrivals
 from cni_calico.flows.clock_steps import ClockSteps
 from cni_calico.flows.comparison import Comparison
@@ -33,15 +31,14 @@ from cni_calico.flows.deciders import Decider
 from cni_calico.flows.elsewhere import EndsElsewhere
 from cni_calico.flows.export.wanted import EXPORT
 from cni_calico.flows.given_names import GivenName, GivenNames
-from cni_calico.flows.groups import DENIED_ONLY, WHAT, read_pair, write_pair
-from cni_calico.flows.judging.host_sides import HostSides
-from cni_calico.flows.judging.judged import JudgedFlows, agents_end
+from cni_calico.flows.groups import read_pair, write_pair
+from cni_calico.flows.judging.unjudged import UnjudgedFlows
 from cni_calico.flows.labels import LabelVersions
 from cni_calico.flows.limits import AppliedLimits
 from cni_calico.flows.live import LiveFlows
 from cni_calico.flows.losses import ALLOWED, AWAY, Loss, Losses
 from cni_calico.flows.names import FOLDED_SET, Deciders, EndName, Names
-from cni_calico.flows.query import STAGED, Describer, FlowQuery
+from cni_calico.flows.query import ONLY_DENIED, Describer, FlowQuery
 from cni_calico.flows.records import FlowRecord
 from cni_calico.flows.ring import Ring
 from cni_calico.flows.selection import Selection
@@ -51,18 +48,17 @@ from cni_calico.flows.together import TakenTogether
 from cni_calico.flows.totals import FlowTotals
 from cni_calico.flows.tracking import ConnectionTracking
 from cni_calico.flows.untranslated import UntranslatedDecisions
-from cni_calico.kernel.memory import expect_growth, give_back_memory
-from cni_calico.kernel.ways import KernelWays
 from cni_calico.log import Log
 
 if TYPE_CHECKING:
     from cni_calico.flows.export.exporter import Exporter
+    from cni_calico.flows.judging.judged import JudgedFlows
 
 DIRECTORY = "flows"
 RING_BYTES, DENIED_RING_BYTES = 64 << 20, 8 << 20
-_SLEEP_S, _FOLLOWED_S, _IDLE_S, _ROUNDS = 0.2, 0.02, 0.25, 200
+_SLEEP_S, _FOLLOWED_S, _IDLE_S, _REST_S, _ROUNDS = 0.2, 0.02, 0.25, 20.0, 200
 _CALM_S, _CALM, _FEW = 0.4, 4_000, 30_000  # while no more has come at once, and no more can end at once
-_NICE, _TOUCH_S = 5, 5.0
+_TOUCH_S = 5.0
 
 
 class Recorder:
@@ -88,6 +84,7 @@ class Recorder:
         self._clock, self._next_touch = ClockSteps(now, clock), 0.0
         self._run_dir, self._log = run_dir, log
         self._exporter: Exporter | None = None
+        self._allowed, self._rests = allowed, agent_fd is None and not allowed
         directory = f"{state_dir}/{DIRECTORY}"
         self._elsewhere = EndsElsewhere(run_dir, now)
         self._elsewhere.look()
@@ -97,7 +94,9 @@ class Recorder:
         with ExitStack() as opened:
             self._ring = opened.enter_context(closing(Ring(f"{directory}/ring", ring_bytes)))
             self._aggregates = FlowAggregates(
-                f"{directory}/{SUMS}", self._names.get, log, now(), within=self._set_number, labels_of=self._labels_told
+                *(f"{directory}/{SUMS}", self._names.get, log, now(), MOST_BYTES if allowed else MOST_DENIED_BYTES),
+                within=self._set_number,
+                labels_of=self._labels_told,
             )
             opened.callback(lambda: self._aggregates.close(self._clock.now()))
             self._records = CountedRecords(self._ring, self._aggregates.sums)
@@ -113,8 +112,7 @@ class Recorder:
             self._accounting = opened.enter_context(
                 closing(RuleAccounting(self._arrivals, self._deciders.get, log, clock))
             )
-            hosts = HostSides(KernelWays(clock), lambda: self._names.hosts)
-            self._judged = JudgedFlows(agent_fd, self._deciders.get, log, clock, self._names.has_moved, hosts)
+            self._judged = UnjudgedFlows() if agent_fd is None else self._judging(agent_fd, clock)
             self._together = TakenTogether(self._deciding, self._records, self._judged.reports, self._names)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{FLOW_SOCKET}", self, clock)))
             for descriptor in (*self._arrivals.descriptors(), *(() if agent_fd is None else (agent_fd,))):
@@ -124,6 +122,10 @@ class Recorder:
         self._note_absence()
         if allowed:
             self._deciding.live.resume(self._ring.newest_first())
+
+    def wake_for(self, descriptor: int) -> None:
+        """What can be read there ends a ``step`` that waits."""
+        self._server.wake_for(descriptor)
 
     def close(self) -> None:
         self.losses.flush()
@@ -137,13 +139,13 @@ class Recorder:
         """Wait a moment, serving readers; then take in what has arrived. A moment lets reports gather, a longer one
         while there is room for all that may come; where nothing has arrived lately, until something does.
         """
-        if not self._arrivals.came:
-            self._server.wait_for_anything(_IDLE_S)
+        came = bool(self._arrivals.came) or self._server.wait_for_anything(self._pause_s())
+        self._look()  # whoever asks now hears the names of now
         calm = self._arrivals.came < _CALM and len(self._deciding.live) < _FEW
-        self._server.wait(_FOLLOWED_S if self._server.followed else _CALM_S if calm else _SLEEP_S)
-        self._names.look()
-        if self._elsewhere.look():
-            self._names.look_elsewhere_again()
+        gather_s = _FOLLOWED_S if self._server.followed else _CALM_S if calm else _SLEEP_S
+        if came or not self._rests:
+            self._server.wait(gather_s)
+            self._look()
         self._judged.receive()
         new: dict[int, None] = {}
         self._arrivals.came = 0
@@ -180,6 +182,19 @@ class Recorder:
         self._judged.settle()
         self._tell_new(new)
 
+    def _pause_s(self) -> float:
+        """While nothing arrives: long where only what is denied is recorded, and nothing of it has to be done soon."""
+        if not self._rests or len(self._server) or self._deciding.holds_any or self.losses.wait or self._exporter:
+            return _IDLE_S
+        due_s = min(_REST_S, self._accounting.due_s(), self._aggregates.due_s(self._clock.now()))
+        return max(_IDLE_S, due_s)
+
+    def _look(self) -> None:
+        """What the agent says of names."""
+        self._names.look()
+        if self._elsewhere.look():
+            self._names.look_elsewhere_again()
+
     def _take(self, new: dict[int, None]) -> bool:
         """Returns whether there may be more at once. Decisions come before the ends of what they are about. ``new`` is
         what those who follow are told: a connection, and once more if its other side denies it later.
@@ -198,6 +213,15 @@ class Recorder:
         for where in new:
             if (record := self._ring.read(where)) is not None:
                 self._server.tell(describer.describe(record))
+
+    def _judging(self, agent_fd: int, clock: Callable[[], float]) -> JudgedFlows:
+        """What it needs is loaded only where the agent tells which rules are in force."""
+        from cni_calico.flows.judging.host_sides import HostSides
+        from cni_calico.flows.judging.judged import JudgedFlows
+        from cni_calico.kernel.ways import KernelWays
+
+        hosts = HostSides(KernelWays(clock), lambda: self._names.hosts)
+        return JudgedFlows(agent_fd, self._deciders.get, self._log, clock, self._names.has_moved, hosts)
 
     def _begin_export(self) -> None:
         """If the agent says that flows are exported; gRPC is loaded only then."""
@@ -253,8 +277,10 @@ class Recorder:
         return 0 if found is None else self._names.number_for(EndName(FOLDED_SET, found.namespace, found.name))
 
     def _describer_for(self, request: FlowQuery) -> Describer:
-        staged = request.staged or any(one.field == STAGED for one in request.conditions)
-        return self._describer(steps=request.steps, names=request.names, staged=staged)
+        return self._describer(steps=request.steps, names=request.names, staged=request.asks_staged)
+
+    def refusal(self, request: FlowQuery) -> str:
+        return self._judged.refusal if request.asks_staged else ""
 
     def _labels_told(self, name: EndName) -> LabelVersions:
         return self._names.labels_of(name) or self._elsewhere.labels_of(name)
@@ -371,25 +397,5 @@ class Recorder:
             "node": self._names.node,
             "lost": lost,
             "kept": {"flows": self._oldest(), "sums": self._aggregates.oldest},
+            **({} if self._allowed else {ONLY_DENIED: [self._names.node]}),
         }
-
-
-def run(environ: Mapping[str, str], stopping: Callable[[], bool], log: Log) -> int:
-    """Until ``stopping``; returns the exit status. Raises CalicoError."""
-    os.nice(_NICE)
-    allowed = environ.get(WHAT) != DENIED_ONLY
-    size = RING_BYTES if allowed else DENIED_RING_BYTES
-    places = directories.state_dir(environ), directories.run_dir(environ)
-    try:
-        recorder = Recorder(*places, log, size, agent_fd=agents_end(), allowed=allowed)
-    except OSError as e:
-        raise KernelError(f"cannot record flows: {e}", errno=e.errno or 0) from e
-    log.info("recording flows" if allowed else "recording what is denied")
-    give_back_memory()
-    expect_growth()  # records come and go, and refer to nothing that refers to them
-    try:
-        while not stopping():
-            recorder.step()
-    finally:
-        recorder.close()
-    return 0

@@ -29,8 +29,10 @@ _PIECE = 200  # documents that are made for one reader before the others have th
 
 class FlowSource(Protocol):
     """What is served. ``documents`` are the oldest first, empty ones are no answer; ``ending`` is the last line, of a
-    time (seconds since 1970).
+    time (seconds since 1970). ``refusal``: why a request cannot be answered here, "" if it can.
     """
+
+    def refusal(self, request: FlowQuery) -> str: ...
 
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]: ...
 
@@ -101,11 +103,11 @@ class FlowServer:
         """Let what can be read there end ``wait``, if it is asked to."""
         self._waking.register(descriptor, selectors.EVENT_READ)
 
-    def wait_for_anything(self, seconds: float) -> None:
-        """At most so long, until a reader or what ``wake_for`` has named has something to say."""
-        if not any(reader.making is not None for reader in self._readers):
-            self._waking.select(seconds)
-        self.wait(0)
+    def wait_for_anything(self, seconds: float) -> bool:
+        """At most so long, until a reader, to whom ``wait`` then listens, or what ``wake_for`` has named has something
+        to say; returns whether one has.
+        """
+        return any(reader.making is not None for reader in self._readers) or bool(self._waking.select(seconds))
 
     def wait(self, seconds: float) -> None:
         """At most so long; requests are read and answers sent meanwhile."""
@@ -173,6 +175,8 @@ class FlowServer:
             if not end:
                 raise QueryRefused(f"a request has at most {_LINE} bytes")
             request = reader.request = parse_query(line)
+            if why := self._source.refusal(request):
+                raise QueryRefused(why)
         except QueryRefused as e:
             reader.say({"error": str(e)})
             reader.ending = True

@@ -10,7 +10,7 @@ from collections.abc import MutableMapping, Sequence
 from cni_calico.flows.arrivals import DecidedPacket
 from cni_calico.flows.begins import BegunTogether
 from cni_calico.flows.ends import EndedTogether
-from cni_calico.flows.judging.alike import AlikeReports
+from cni_calico.flows.judging.unjudged import JudgedReports
 from cni_calico.flows.names import Names
 from cni_calico.flows.stores import FlowStore
 from cni_calico.flows.untranslated import UntranslatedDecisions
@@ -20,7 +20,7 @@ from cni_calico.kernel.netlink.ended import TrackedConnection
 class TakenTogether:
     """Before ``deciding``."""
 
-    def __init__(self, deciding: UntranslatedDecisions, store: FlowStore, judged: AlikeReports, names: Names) -> None:
+    def __init__(self, deciding: UntranslatedDecisions, store: FlowStore, judged: JudgedReports, names: Names) -> None:
         self._begins = BegunTogether(deciding, store, judged, names)
         self._ends = EndedTogether(deciding, store)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from cni_calico.flows.query import ALLOWED, DENIED, UNKNOWN
+from cni_calico.flows.query import ALLOWED, DENIED, ONLY_DENIED, UNKNOWN
 
 RESULTS = {"allow": "allowed", "deny": "denied", "changed": "changed"}
 _WRONG = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
@@ -117,7 +117,7 @@ def require_ending(document: Mapping[str, Any]) -> None:
             if since is not None and not _is_time(since):
                 raise ValueError("since when it has flows is no time")
         (document.get("unanswered") or {}).items()
-        if not isinstance(document["node"], str):
+        if not all(isinstance(node, str) for node in (document["node"], *document.get(ONLY_DENIED, ()))):
             raise ValueError("a node is no text")
     except (KeyError, TypeError, AttributeError) as e:
         raise ValueError(f"what it says is no end of an answer: {_why(e)}") from e

@@ -59,6 +59,7 @@ class Felix:
         if "felix" in chosen:
             self.context.decided = self._decided
         self.numbers = Numbers()
+        self.heard: Callable[[], object] = lambda: None  # called whenever the policy engine's status has changed
         self._use_others: Use | None = None
         self._newest: tuple[Snapshot, FelixSettings] | None = None
         self._handing = threading.Lock()
@@ -101,6 +102,7 @@ class Felix:
             sys.setswitchinterval(_USUAL_TURN_S)
             self._decided.set()
         self.plane.hear()
+        self.heard()
 
     def thread(self, name: str, work: Callable[[], object]) -> None:
         """Start a part; if it fails, all end."""

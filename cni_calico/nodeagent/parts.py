@@ -32,7 +32,7 @@ from cni_calico.nodeagent.context.felix import FelixSettings
 from cni_calico.nodeagent.context.felix_parser import FelixParser
 from cni_calico.nodeagent.context.kinds import NOT_CHANGED
 from cni_calico.nodeagent.context.kubernetes import ApiNode
-from cni_calico.nodeagent.context.recording import flow_limits, names_all, recorded_flows
+from cni_calico.nodeagent.context.recording import WantedRecording, flow_limits, names_all, wanted_recording
 from cni_calico.nodeagent.felix import Felix
 from cni_calico.nodeagent.keepers.host_status import make_host_status
 from cni_calico.nodeagent.keepers.labels import label_keeper
@@ -115,7 +115,9 @@ class Parts:
             troubles,
             rules,
             follower,
+            self._may_record,
         )
+        felix.heard = self._recording.heard
         felix.policy.rules.listeners, felix.policy.rules.records = (rules,), staged
         self._exporting = ExportTeller(self.node, settings.run_dir, self._log, troubles)
         told = settings.run_dir, self._log, troubles
@@ -197,7 +199,7 @@ class Parts:
         self._metrics.snapshot = snapshot
         hosts = HostParameters(felix.failsafe_inbound, felix.failsafe_outbound, tuple(felix.interface_exclude))
         self._recording.use(
-            recorded_flows(felix), snapshot.endpoints, felix.flow_retention_s, hosts, flow_limits(felix)
+            wanted_recording(felix), snapshot.endpoints, felix.flow_retention_s, hosts, flow_limits(felix)
         )
         self._exporting.use(felix, snapshot.endpoints)
         for use in self._followers:
@@ -221,6 +223,11 @@ class Parts:
         self._metrics.has_language, self._metrics.has_process = felix.metrics_go, felix.metrics_process
         self._metrics.has_wireguard = felix.metrics_wireguard
         self._http_servers.keep("metrics", metrics, lambda: {"/metrics": self._metrics.page}, metrics_files(felix))
+
+    def _may_record(self, wanted: WantedRecording) -> bool:
+        """Whether a recorder may be started: it waits until what is in force is; nobody's is not needed before."""
+        standing = self._felix.policy.standing
+        return standing.reports if not wanted.asked else standing.decided
 
     def _use_source_check(self, wanted: str) -> None:
         if self._source_check is None and wanted != NOT_CHANGED:

@@ -66,6 +66,7 @@ class ScriptedRecorder:
         self.lost = {"nflog-allowed": 0, "nflog-denied": 0, "destroy": 0}
         self.losses: list[dict[str, Any]] = []
         self.services = 0
+        self.only_denied = False
         self._new: list[dict[str, Any]] = []
         self.open()
 
@@ -99,6 +100,9 @@ class ScriptedRecorder:
         finally:
             self.server.close()
 
+    def refusal(self, request: FlowQuery) -> str:
+        return ""
+
     def documents(self, request: FlowQuery) -> Iterator[dict[str, Any]]:
         if request.follow and request.last is None and request.since is None:
             return
@@ -113,4 +117,5 @@ class ScriptedRecorder:
 
     def ending(self, since: float | None, until: float | None) -> dict[str, Any]:
         del since, until
-        return {"end": True, "node": "worker-1", "lost": list(self.losses)}
+        only_denied = {"only_denied": ["worker-1"]} if self.only_denied else {}
+        return {"end": True, "node": "worker-1", "lost": list(self.losses), **only_denied}

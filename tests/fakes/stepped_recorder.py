@@ -88,6 +88,9 @@ class NoComparison:
     def denied_packets(self) -> list[Any]:
         return []
 
+    def due_s(self) -> float:
+        return 60.0
+
     def go_on(self, *_: object) -> None:
         pass
 
@@ -108,10 +111,10 @@ def arriving_instead_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Arriving:
 
 
 class SteppedRecorder:
-    def __init__(self, root: Path, arriving: Arriving, agent_fd: int | None = None) -> None:
+    def __init__(self, root: Path, arriving: Arriving, agent_fd: int | None = None, *, allowed: bool = True) -> None:
         self.root, self.arriving, self.now, self.stepped = root, arriving, NOW, 0.0
         clocks = (lambda: self.wall, lambda: self.now)
-        self.recorder = Recorder(str(root), str(root), SILENT, RING_BYTES, *clocks, agent_fd=agent_fd)
+        self.recorder = Recorder(str(root), str(root), SILENT, RING_BYTES, *clocks, agent_fd=agent_fd, allowed=allowed)
 
     @property
     def wall(self) -> float:

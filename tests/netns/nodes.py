@@ -24,6 +24,7 @@ from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_re
 from tests.deadlines import until
 from tests.netns.agents import Store
 from tests.netns.namespaces import Namespace
+from tests.unrecorded import UNRECORDED
 
 ROOT = Path(__file__).parents[2]
 _FEWEST = 20  # pings that show something
@@ -61,6 +62,7 @@ class Node:
             "FELIX_HEALTHENABLED": "true",
             "FELIX_PROMETHEUSMETRICSENABLED": "true",
             "FELIX_ROUTEREFRESHINTERVAL": "2",
+            **UNRECORDED,
             **self.more,
         }
 

@@ -12,7 +12,8 @@ from cni_calico.ctl.command_line.node_help import Help
 FLOWS: Mapping[str, Help] = {
     "flows": Help(
         "connections of all nodes, or of this host, and the rule that decided about each",
-        "As the kernel reported them to the recorder (FELIX_FLOWS), not as they are computed. A filter that is given "
+        "As the kernel reported them to the recorder, not as they are computed: those that were denied, with "
+        "FELIX_FLOWS=Enabled all. A filter that is given "
         "twice means either; different ones mean both. With an API server all nodes are asked, by a command in their "
         "agents' pods (pods/exec); else this host, as root. The exit status is 0 also if there is no flow, 1 if none "
         "can be read, 3 with --fail-if-denied.",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cni_calico.ctl.flows.replay import read_flows, require_one_place
-from cni_calico.ctl.flows.show import describe_losses, describe_unanswered
+from cni_calico.ctl.flows.show import describe_incomplete, describe_losses
 from cni_calico.ctl.input.manifests import DEFAULT_NAMESPACE
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.output.escaping import shown
@@ -50,7 +50,7 @@ def recommend(arguments: Namespace, environ: Mapping[str, str]) -> str:
     trouble = list(now.uncertain)
     for document in read_flows(arguments, environ):
         if "end" in document:
-            trouble += describe_unanswered(document)
+            trouble += describe_incomplete(document)
             trouble += describe_losses(document.get("lost", ()))
         elif "verdict" in document:
             learner.add(document)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cni_calico.ctl.flows.places import open_place
-from cni_calico.ctl.flows.show import describe_losses, describe_unanswered
+from cni_calico.ctl.flows.show import describe_incomplete, describe_losses
 from cni_calico.ctl.opening import open_session
 from cni_calico.ctl.output.escaping import shown_lines
 from cni_calico.ctl.output.values import TABLE, render_value
@@ -51,7 +51,7 @@ def replay(arguments: Namespace, environ: Mapping[str, str]) -> str:
     lost = 0
     for document in read_flows(arguments, environ):
         if "end" in document:
-            uncertain += describe_unanswered(document)
+            uncertain += describe_incomplete(document)
             for loss in describe_losses(document.get("lost", ())):
                 arguments.warn(loss)
             continue

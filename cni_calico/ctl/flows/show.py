@@ -24,7 +24,7 @@ from cni_calico.ctl.session import CommandFailed
 from cni_calico.daemon.settings_table import parse_duration_s
 from cni_calico.errors import InvalidConfig
 from cni_calico.flows.names import FOLDED, FOLDED_SET
-from cni_calico.flows.query import DENIED, STAGED, Condition, FlowQuery
+from cni_calico.flows.query import DENIED, ONLY_DENIED, STAGED, Condition, FlowQuery
 
 _DEFAULT_LAST, DENIED_STATUS = 20, 3
 _WIDTHS = (23, 26, 26, 10, 7)
@@ -155,6 +155,9 @@ class FlowPrinter:
         """What is left to be printed at the end; losses go to standard error."""
         for text in (*describe_losses(self._ending.get("lost", ())), *describe_unanswered(self._ending)):
             self._arguments.note(text)
+        if ("verdict", DENIED, False) not in self._arguments.filters:
+            for text in describe_only_denied(self._ending):
+                self._arguments.note(text)
         for text in self._staged.lines():
             self._arguments.note(shown(text))
         if self._format == "json" and not self._arguments.follow:
@@ -288,6 +291,21 @@ def describe_losses(lost: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             name = what.get(one["source"], shown(one["source"]))
             when = f"at {end}" if begin == end else f"between {begin} and {end}"
             yield f"{where}not recorded: {one['count']} {name} {when} ({shown(one['why'])})"
+
+
+def describe_only_denied(ending: Mapping[str, Any]) -> Iterator[str]:
+    """The nodes of which there are no flows that were let through."""
+    nodes = ending.get(ONLY_DENIED) or []
+    if nodes:
+        one = f"node {shown(nodes[0])}" if nodes[0] else "this node"
+        who = f"{one} records" if len(nodes) == 1 else f"{len(nodes)} nodes, such as {one}, record"
+        yield f"{who} only what is denied; with FELIX_FLOWS=Enabled also what is let through"
+
+
+def describe_incomplete(ending: Mapping[str, Any]) -> Iterator[str]:
+    """The nodes of which all flows, or some, are missing."""
+    yield from describe_unanswered(ending)
+    yield from describe_only_denied(ending)
 
 
 def describe_unanswered(ending: Mapping[str, Any]) -> Iterator[str]:

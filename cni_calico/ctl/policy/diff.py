@@ -87,6 +87,8 @@ def _seen(found: PolicyDiff, flows: Iterable[dict[str, Any]]) -> SeenRows:
             seen.uncertain += int(document["lost"])
         elif "end" in document:
             found.uncertain += [f"flows: node {node} did not answer" for node in document.get("unanswered") or {}]
+            nodes = document.get("only_denied") or ()
+            found.uncertain += [f"flows: node {node} records only what is denied" for node in nodes]
     return seen
 
 

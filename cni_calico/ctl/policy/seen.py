@@ -26,14 +26,14 @@ def describe_seen(packet: Packet, now: Callable[[], float] = time.time, answer_s
     if not os.path.exists(path):
         return ""
     from cni_calico.flows.client import RecorderSlow, ask
-    from cni_calico.flows.query import PROTOCOLS, Condition, FlowQuery
+    from cni_calico.flows.query import ONLY_DENIED, PROTOCOLS, Condition, FlowQuery
 
     protocol = PROTOCOLS.get(packet.protocol, str(packet.protocol))
     wanted = {"from": str(packet.source), "to": str(packet.destination), "protocol": protocol}
     if packet.protocol in WITH_PORTS:
         wanted["port"] = str(packet.destination_port)
     conditions = tuple(Condition(field, (value,)) for field, value in wanted.items())
-    counts, last = Counter[str](), dict[str, str]()
+    counts, last, nothing = Counter[str](), dict[str, str](), "nothing"
     query = FlowQuery(conditions, since=now() - _HOUR_S, aggregate=True)
     try:
         for document in ask(path, query, Deadline.after(answer_s), whole=True):
@@ -41,12 +41,14 @@ def describe_seen(packet: Packet, now: Callable[[], float] = time.time, answer_s
                 verdict = document["verdict"]
                 counts[verdict] += document["connections"]
                 last[verdict] = max(last.get(verdict, ""), document["last"])
+            elif document.get(ONLY_DENIED):
+                nothing = "nothing denied; what is let through is not recorded"
     except RecorderSlow:
         return f"Seen on this host in the last hour: unknown, its flow recorder did not answer within {answer_s:g} s."
     except CalicoError:
         return ""
     if not counts:
-        return "Seen on this host in the last hour: nothing."
+        return f"Seen on this host in the last hour: {nothing}."
     parts = [f"{counts[one]} {one}, last {_time(last[one])}" for one in sorted(counts, reverse=True)]
     return f"Seen on this host in the last hour: {'; '.join(parts)}."
 

@@ -7,7 +7,6 @@ cannot be read, nothing is judged.
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable
 from ipaddress import ip_address
@@ -28,21 +27,14 @@ from cni_calico.flows.records import FlowRecord
 from cni_calico.log import Log
 from cni_calico.policy.explain import Decision
 
-_STDIN = 0
 _PIECE, _AT_ONCE = 64 << 10, 512 << 10
 _SAID_EVERY_S = 60.0
 
 
-def agents_end() -> int | None:
-    """The end of the agent's socket pair that was given to this process; None if something else has started it."""
-    try:
-        return _STDIN if stat.S_ISSOCK(os.fstat(_STDIN).st_mode) else None
-    except OSError:
-        return None
-
-
 class JudgedFlows:
     """``decider_of``: what a number stands for; ``clock`` never steps."""
+
+    refusal = ""  # why nobody can be told what staged policies would do
 
     def __init__(
         self,

@@ -1,12 +1,13 @@
 """PURE: the parameter Flows: what is recorded of connections, with the rule that decided; and where that is exported.
 
-Rule: it is off unless somebody asks for it, and what is off costs no packet anything. Who says that it is off has it
-off, whatever else is set.
+Rule: unless somebody asks for more or less, what is denied is recorded, and that costs nobody anything who is not
+denied: nothing is judged, no record more is followed, and where nothing is decided nothing is started. Who says that
+it is off has it off, whatever else is set.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cni_calico.daemon.settings_table import Kind, choice, number, parse_seconds, setting, settings_table
 from cni_calico.flows.limits import USUAL_LIMITS, FlowLimits
@@ -20,7 +21,7 @@ FLOWS = (
     choice(ENABLED, DENIED, DISABLED, AUTO),
     AUTO,
     "Not a parameter of upstream's. Record every new connection, or only denied ones, with the rule that decided; "
-    "Auto: every one if flows are exported, else none.",
+    "Auto: every one if flows are exported, else denied ones, once policies are in force.",
 )
 
 
@@ -148,7 +149,23 @@ def recorded_flows(settings: FlowSettings) -> str:
     """Of which flows there are records: Enabled, Denied, Disabled."""
     if settings.flows != AUTO:
         return settings.flows
-    return ENABLED if exports_flows(settings) else DISABLED
+    return ENABLED if exports_flows(settings) else DENIED
+
+
+class WantedRecording(NamedTuple):
+    """What a recorder is to do. ``flows``: Enabled, Denied, Disabled. ``judges``: it works out what the rules in force,
+    and staged policies, say of what it records. ``asked``: somebody wants it, so that it runs also where nothing is
+    decided so far.
+    """
+
+    flows: str
+    judges: bool = True
+    asked: bool = True
+
+
+def wanted_recording(settings: FlowSettings) -> WantedRecording:
+    flows, exports = recorded_flows(settings), exports_flows(settings)
+    return WantedRecording(flows, flows == ENABLED or (flows == DENIED and exports), settings.flows != AUTO or exports)
 
 
 def names_all(settings: FlowSettings) -> bool:

@@ -300,6 +300,7 @@ class Rounds:
             goal.forgive()
         self._enforcer.compare_on()
         self._departures.before_change()
+        self._rules.numbers.in_use = True
         self._enforcer.only(None)
         if self._goal.tables.kept:
             self._enforcer.keep(self._stand_ins())
@@ -320,6 +321,7 @@ class Rounds:
         If no policy is to be enforced, there is nothing to wait for, and the status files say so.
         """
         was_there = self._enforcer.is_there
+        self._rules.numbers.in_use = False
         self._turn(RoundOutcome.UNWANTED)
         self._report.rules.lifted()
         self.schedule.compare_no_more()
@@ -353,4 +355,5 @@ class Rounds:
             waiting,
             (*intake.troubles, *filter(None, (self._rules.numbers.trouble,))),
             self._departures.trouble,
+            self._rules.report,
         )

@@ -20,7 +20,7 @@ from cni_calico.directories import FLOW_SOCKET
 from cni_calico.flows.client import RecorderSilent, ask
 from cni_calico.flows.names import FOLDED
 from cni_calico.flows.packets import parts_of
-from cni_calico.flows.query import ALLOWED, PROTOCOLS, FlowQuery
+from cni_calico.flows.query import ALLOWED, ONLY_DENIED, PROTOCOLS, FlowQuery
 from cni_calico.kernel.interfaces import read_interfaces
 from cni_calico.kernel.netlink.ended import TrackedConnection, read_tracked
 from cni_calico.kernel.netlink.nfnetlink import Nfnetlink
@@ -95,9 +95,10 @@ def judge_connections(wanted: Wanted, run_dir: str, found: Rehearsed, deadline: 
         documents = ask(f"{run_dir}/{FLOW_SOCKET}", query, deadline)
         found.denied += _summed(judge_recorded(judge, documents, found), "recorded")
     except RecorderSilent:
-        found.notes.append("no flows are recorded here: only the connections that conntrack has now were judged")
+        found.notes.append(f"no flows are recorded here: {_ONLY_TRACKED}")
 
 
+_ONLY_TRACKED = "only the connections that conntrack has now were judged"
 _ENDS = "source", "destination"
 _NO_ADDRESS = "their addresses were recorded as a network, or not at all"
 DeniedEnds = tuple[str, str, str, str]  # the fields of DeniedConnection without how often
@@ -123,6 +124,8 @@ def judge_recorded(
     """Those that were recorded as allowed and would be denied, with how many connections there were."""
     unknown: Counter[str] = Counter()
     for document in documents:
+        if document.get(ONLY_DENIED):
+            found.notes.append(f"what is let through is not recorded here: {_ONLY_TRACKED}")
         if lost := document.get("lost"):
             many = lost if type(lost) is int else 1
             unknown["the recorder lost them, or there are too many different ones"] += many

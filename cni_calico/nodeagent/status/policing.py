@@ -28,7 +28,7 @@ class Standing:
     UDP ports for which that holds, None if it holds for any;
     ``unguardable``: why the packet filter refuses their rules where no policy is to be enforced, "" while it does not,
     or while that is not known. ``checks_only``: the policies that were in force last were those of a check of the
-    cluster, which ends by itself.
+    cluster, which ends by itself. ``reports``: the rules in force report what is to be recorded of flows.
     """
 
     decided: bool = False
@@ -50,12 +50,13 @@ class Standing:
     unguardable: str = ""
     checks_only: bool = False
     upstream_stays: bool = False
+    reports: bool = False
 
     def for_dataplane(self) -> Standing:
         """Without what the data plane only tells others, if any is in force; else it says how many are not."""
         if not self.in_force:
             return self
-        return replace(self, ready=False, warnings=(), notes=(), counts={}, repairs=0, checks_only=False)
+        return replace(self, ready=False, warnings=(), notes=(), counts={}, repairs=0, checks_only=False, reports=False)
 
     def fields(self) -> dict[str, object]:
         """The fields for the status file."""

@@ -51,6 +51,7 @@ from cni_calico.model.keys import ResourceKey
 from tests.conftest import LAB_CACHE
 from tests.netns.namespaces import host_namespace, namespace
 from tests.netns.policing.lab import NODE, Lab, socket_in
+from tests.unrecorded import UNRECORDED
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -369,7 +370,7 @@ def agent_environment(root: Path) -> dict[str, str]:
         "ETCD": ETCD, "NODE": NODE, "STATUS": str(root), "NODENAME": NODE,
         "DATASTORE_TYPE": "etcdv3", "ETCD_ENDPOINTS": ETCD, "CALICO_NETWORKING_BACKEND": "none",
         "FELIX_LOGSEVERITYSCREEN": "warning", "CALICO_JANITOR": "false",
-        **directories, **{f"FELIX_{name}": value for name, value in felix.items()},
+        **directories, **{f"FELIX_{name}": value for name, value in felix.items()}, **UNRECORDED,
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from cni_calico.nodeagent.context.felix import parse_felix
 from cni_calico.nodeagent.context.settings import parse_settings
 from cni_calico.nodeagent.policing.engine import PolicyEngine
 from cni_calico.nodeagent.policing.tables.tunnels import Tunnels
+from tests.unrecorded import UNRECORDED
 
 
 def main() -> None:
@@ -23,7 +24,7 @@ def main() -> None:
     settings = parse_settings({"CALICO_RUN_DIR": os.environ["STATUS"], "CALICO_STATE_DIR": os.environ["STATUS"]})
     context = Context(settings, store, Log("warning"), lambda _: True)
     engine = PolicyEngine(context, os.environ["NODE"])
-    environ = {"FELIX_ENDPOINTSTATUSPATHPREFIX": os.environ["STATUS"], "FELIX_IPV6SUPPORT": "false"}
+    environ = {"FELIX_ENDPOINTSTATUSPATHPREFIX": os.environ["STATUS"], "FELIX_IPV6SUPPORT": "false", **UNRECORDED}
     engine.use(parse_felix(environ).settings, Tunnels())
     engine.run(stopping)
 

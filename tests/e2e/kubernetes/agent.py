@@ -13,6 +13,7 @@ from cni_calico.nodeagent.status.file import read_status, since_boot, why_not_re
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.e2e.kubernetes.node import KubeNode
+from tests.unrecorded import UNRECORDED
 
 
 def vxlan_agent(node: KubeNode) -> dict[str, str]:
@@ -31,6 +32,7 @@ def vxlan_agent(node: KubeNode) -> dict[str, str]:
         "CALICO_LOG_DIR": f"{node.root}/log",
         "CALICO_NODENAME_FILE": f"{node.root}/state/nodename",
         "CALICO_DISABLE_FILE_LOGGING": "true",
+        **UNRECORDED,
     }
 
 

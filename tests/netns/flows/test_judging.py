@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cni_calico.ctl.main import run
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
 from cni_calico.directories import FLOW_SOCKET
@@ -25,6 +26,7 @@ from cni_calico.flows.groups import groups_of
 from cni_calico.flows.query import FlowQuery
 from cni_calico.kernel.netlink.decisions import DecisionReports
 from cni_calico.log import Log
+from cni_calico.nodeagent.context.recording import WantedRecording
 from cni_calico.nodeagent.policing.report.in_force import RulesListener
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.nodeagent.recording.rules import RulesTeller
@@ -38,7 +40,7 @@ pytestmark = [pytest.mark.netns]
 def beside(root: Path) -> Callable[[Callable[[], None], threading.Event], RulesListener]:
     """The recorder's keeper in the engine's process, as in the agent."""
 
-    def start(wake: Callable[[], None], stopping: threading.Event) -> RulesListener:
+    def start(wake: Callable[[], None], stopping: Stopping) -> RulesListener:
         rules = RulesTeller(wake)
         log = Log("debug", str(root / "recorder.log"), stderr=False)
         with open(root / "said", "wb") as said:
@@ -51,7 +53,7 @@ def beside(root: Path) -> Callable[[Callable[[], None], threading.Event], RulesL
         keeper = RecorderKeeper(
             NODE, str(root / "run"), log, own_command(), environ, start_thread, stopping, rules=rules
         )
-        keeper.use("Enabled", ())
+        keeper.use(WantedRecording("Enabled"), ())
         return rules
 
     return start

@@ -25,6 +25,7 @@ from cni_calico.ctl.flows.page.stream import follow_flows
 from cni_calico.ctl.flows.places import HostFlows
 from cni_calico.ctl.main import run
 from cni_calico.ctl.policy.seen import describe_seen
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.deadline import Deadline
 from cni_calico.directories import FLOW_SOCKET
@@ -41,6 +42,7 @@ from cni_calico.model.documents.codec import decode_endpoint
 from cni_calico.model.keys import ResourceKey
 from cni_calico.model.resources import WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import parse_felix
+from cni_calico.nodeagent.context.recording import WantedRecording
 from cni_calico.nodeagent.recording.exporting import ExportTeller
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.policy.explain import Packet
@@ -57,7 +59,7 @@ class Recorded:
     def __init__(self, lab: Lab, root: Path) -> None:
         self.lab, self.root = lab, root
         self.environ = {**os.environ, "CALICO_RUN_DIR": str(root / "run"), "CALICO_STATE_DIR": str(root / "state")}
-        self.stopping, self.threads = threading.Event(), list[threading.Thread]()
+        self.stopping, self.threads = Stopping(), list[threading.Thread]()
         log = Log("debug", str(root / "recorder.log"), stderr=False)
         command = own_command()
         self.keeper = RecorderKeeper(
@@ -87,7 +89,7 @@ class Recorded:
         ]
 
     def record(self) -> None:
-        self.keeper.use("Enabled", self.endpoints())
+        self.keeper.use(WantedRecording("Enabled"), self.endpoints())
         until(lambda: (self.root / "run" / FLOW_SOCKET).exists(), "the recorder listens")
 
     @property
@@ -454,7 +456,7 @@ def test_what_is_only_denied_costs_connections_nothing(recorded: Recorded) -> No
     assert lab.stop() == 0
     lab.start(FELIX_FLOWS="Denied")
     lab.until_in_force(policies=1, endpoints=2)
-    recorded.keeper.use("Denied", recorded.endpoints())
+    recorded.keeper.use(WantedRecording("Denied"), recorded.endpoints())
     until(lambda: recorded.pid != before and recorded.ask(FlowQuery(status=True)), "another recorder")
     assert lab.passes("a", "b", 80) and not lab.passes("a", "b", 81)
     (denied,) = recorded.until(1, port="81")
@@ -467,6 +469,6 @@ def test_what_is_only_denied_costs_connections_nothing(recorded: Recorded) -> No
 
 
 def test_it_is_off_again(recorded: Recorded) -> None:
-    recorded.keeper.use("Disabled", ())
+    recorded.keeper.use(WantedRecording("Disabled"), ())
     until(lambda: not (recorded.root / "run" / FLOW_SOCKET).exists(), "the recorder has ended")
     assert recorded.lab.passes("a", "b", 80)

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from cni_calico.ctl.main import run
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.daemon.supervisor import own_command
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.flows.host_parameters import HostParameters
 from cni_calico.log import Log
+from cni_calico.nodeagent.context.recording import WantedRecording
 from cni_calico.nodeagent.policing.report.in_force import RulesListener
 from cni_calico.nodeagent.recording.keeper import RecorderKeeper
 from cni_calico.nodeagent.recording.rules import RulesTeller
@@ -38,7 +40,7 @@ def beside(
     """What follows staged policies, and the recorder's keeper, in the engine's process, as in the agent."""
     (root / "run").mkdir(exist_ok=True)
 
-    def start(wake: Callable[[], None], stopping: threading.Event) -> RulesListener:
+    def start(wake: Callable[[], None], stopping: Stopping) -> RulesListener:
         log = Log("debug", str(root / "recorder.log"), stderr=False)
         staged = StagedRules(NODE, log, wake)
         rules = RulesTeller(wake, staged=staged)
@@ -51,7 +53,7 @@ def beside(
         keeper = RecorderKeeper(
             NODE, str(root / "run"), log, own_command(), environ, start_thread, stopping, rules=rules, staged=follower
         )
-        keeper.use("Enabled", (), hosts=hosts)
+        keeper.use(WantedRecording("Enabled"), (), hosts=hosts)
         return rules
 
     return start

@@ -21,6 +21,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from cni_calico.daemon.stopping import Stopping
 from cni_calico.datastore.interface import Versioned, Write
 from cni_calico.datastore.local.store import LocalStore
 from cni_calico.deadline import Deadline
@@ -40,6 +41,7 @@ from cni_calico.nodeagent.recording.rules import RulesTeller
 from tests.conftest import ROOT
 from tests.deadlines import until
 from tests.netns.namespaces import Namespace, host_namespace, namespace
+from tests.unrecorded import UNRECORDED
 
 OVERTAKEN_S = 1.0
 PORTS = 60000
@@ -141,7 +143,7 @@ class Watcher(Protocol):
 
 
 # (wakes the engine, set when it is to end) -> who is told which rules are in force
-Beside = Callable[[Callable[[], None], threading.Event], RulesListener]
+Beside = Callable[[Callable[[], None], Stopping], RulesListener]
 
 
 class Lab:
@@ -266,7 +268,7 @@ class Lab:
     def start(self, **environ: str) -> None:
         self.pid = os.fork()
         if self.pid == 0:
-            recorded = {"FELIX_FLOWS": "Enabled"} if self.watcher is not None else {}
+            recorded = {"FELIX_FLOWS": "Enabled"} if self.watcher is not None else UNRECORDED
             environ = {**recorded, **self.always, **environ}
             if self.group is not None:
                 (self.group / "cgroup.procs").write_text("0")
@@ -436,7 +438,7 @@ def run_engine(
     code = 99
     log_file = str(root / "engine.log")
     try:
-        stopping = threading.Event()
+        stopping = Stopping()
         signal.signal(signal.SIGTERM, lambda *_: stopping.set())
         signal.alarm(limit_s)
         netns.enter(os.open(host.path, os.O_RDONLY))
@@ -444,6 +446,7 @@ def run_engine(
 
         def tell() -> None:
             said = {**engine.standing.fields(), "pid": os.getpid(), "failing": engine.standing.failing}
+            said["reports"] = engine.standing.reports
             target = root / "standing.json"
             new = target.with_suffix(".new")
             new.write_text(json.dumps(said))

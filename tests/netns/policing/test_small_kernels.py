@@ -18,7 +18,7 @@ from tests.netns.policing.lab import DENY_B, Lab
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused, pytest.mark.kernel("machine")]
 
 CONFIGURATION = Path("/etc/modprobe.d/small.conf")
-NF_TABLES, IP_SETS = "nf_tables", "ip_set"
+NF_TABLES, IP_SETS, REPORTS = "nf_tables", "ip_set", "nfnetlink_log"
 
 
 def unload(module: str) -> None:
@@ -69,6 +69,17 @@ def test_the_other_packet_filter_is_chosen(small_lab: Lab, lacking: list[str], m
         for version in (4, 6):
             assert not small_lab.passes("a", "b", 80, version=version)
             assert small_lab.passes("b", "a", 80, version=version)
+        small_lab.stop()
+
+
+def test_what_cannot_be_reported_is_not_recorded_and_that_is_said(small_lab: Lab) -> None:
+    """By default: policies are in force all the same, and nobody is told to start a recorder."""
+    with without(REPORTS):
+        small_lab.start(FELIX_FLOWS="Auto")
+        said = small_lab.until_in_force(policies=1)
+        assert [text for text in said["notes"] if "flows are not recorded: this kernel lacks" in text]
+        assert not said["reports"] and "log" not in small_lab.ruleset()
+        assert not small_lab.passes("a", "b", 80) and small_lab.passes("b", "a", 80)
         small_lab.stop()
 
 

@@ -1,5 +1,5 @@
 """The version before is stopped and this one started under traffic: nothing is lost, nothing forbidden passes, and the
-kernel keeps every rule that it has.
+kernel keeps every rule that it has, unless what is denied is recorded from now on.
 
 Rule: the version before is that of tests/netns/policing/agents.py.
 """
@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from cni_calico.flows.deciders import ALLOWED_GROUP, DENIED_GROUP
 from tests.deadlines import until
 from tests.netns.policing.agents import ROOT, agent
 from tests.netns.policing.lab import ALLOW_80, DENY_B, NODE, Lab, lab, traffic
+from tests.unrecorded import UNRECORDED
 
 pytestmark = [pytest.mark.netns, pytest.mark.never_excused]
 
@@ -47,16 +49,19 @@ def fill(made: Lab) -> None:
 
 def kernel(made: Lab) -> str:
     """All rules; with nf_tables also the numbers of the objects, which show what was made again."""
-    if made.always:
+    if "FELIX_NFTABLESMODE" in made.always:
         return made.ruleset()
     return NFT_COUNTERS.sub("", made.host.run("nft", "-a", "list", "ruleset").stdout)
 
 
 @pytest.mark.parametrize("mode", ["Enabled", "Disabled", LONG])
 def test_from_the_version_before(tmp_path: Path, earlier: Path, mode: str) -> None:
-    """A policy of many rules is in parts, which are made anew beside the old ones: content gives them their names."""
+    """A policy of many rules is in parts, which are made anew beside the old ones: content gives them their names. It
+    is the one with which this version's own defaults are in force, and then the version before again.
+    """
     with lab(tmp_path) as made, ExitStack() as stack:
         made.always = {"FELIX_NFTABLESMODE": "Disabled"} if mode == "Disabled" else {}
+        made.always |= {} if mode == LONG else UNRECORDED
         fill(made)
         if mode == LONG:
             nets = [f"10.8.{i // 250}.{i % 250}/32" for i in range(700)]
@@ -68,8 +73,15 @@ def test_from_the_version_before(tmp_path: Path, earlier: Path, mode: str) -> No
         with traffic(made, "a", "b", allowed=80, forbidden=81) as counts:
             until(lambda: counts.sent > 200, "packets beside the version before")
             end()
-            stack.enter_context(agent(made, ROOT))
+            end = stack.enter_context(agent(made, ROOT))
             sent = counts.sent
             until(lambda: counts.sent > sent + 200, "packets beside this version")
+            if mode == LONG:
+                assert f"group {DENIED_GROUP}" in made.ruleset() and f"group {ALLOWED_GROUP}" not in made.ruleset()
+                end()
+                stack.enter_context(agent(made, earlier))
+                sent = counts.sent
+                until(lambda: counts.sent > sent + 200, "packets beside the version before, again")
+                until(lambda: f"group {DENIED_GROUP}" not in made.ruleset(), "nothing is reported any more")
         assert (counts.allowed_arrived, counts.forbidden_arrived) == (counts.sent, 0), counts.missing[:20]
         assert mode == LONG or kernel(made).splitlines() == before.splitlines()

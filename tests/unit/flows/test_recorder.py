@@ -235,3 +235,41 @@ def test_what_the_agent_allows_counts_from_the_next_step_on(stepped: Callable[[]
     (node.root / ENDS).write_bytes(render_ends("n1", []))
     node.step(*[(True, key(port), OUT) for port in range(40, 50)])
     assert node.arriving.limits == USUAL_LIMITS and node.recorder.status()["live"] == 15
+
+
+def test_who_records_only_what_is_denied_rests_until_there_is_something_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arriving, pauses = arriving_instead_of_the_kernel(monkeypatch), list[float]()
+    (tmp_path / DIRECTORY).mkdir()
+    (tmp_path / DIRECTORY / "numbers").write_text("".join(render_line(*one) for one in DECIDERS.items()))
+    node = Stepped(tmp_path, arriving, allowed=False)
+    server = node.recorder._server
+    look = server.wait_for_anything
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        if heard := look(0):
+            return heard
+        node.now += seconds
+        return False
+
+    monkeypatch.setattr(server, "wait_for_anything", pause)
+    try:
+        for _ in range(4):
+            node.step()
+        assert min(pauses[-2:]) >= 15, "a few times in a minute"
+        del pauses[:]
+        for port in (1, 2):
+            node.step((False, key(port), IN))
+        for _ in range(4):
+            node.step()
+        assert pauses[0] >= 15 and 5 < pauses[1] <= 10, "until the sums are due"
+        assert min(pauses[2:]) >= 15, "they are written"
+        asking = node.connect(FlowQuery())
+        assert [one.get("verdict") for one in node.said(asking)] == ["denied", "denied", None], "at once"
+        asking.close()
+        (error,) = node.said(node.connect(FlowQuery(staged=True)))
+        assert "FELIX_FLOWS is Enabled" in error["error"]
+    finally:
+        node.recorder.close()

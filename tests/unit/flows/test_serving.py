@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cni_calico.flows import serving
-from cni_calico.flows.query import FlowQuery, render_query
+from cni_calico.flows.query import STAGED, Condition, FlowQuery, render_query
 from cni_calico.flows.serving import FlowServer
 from tests.deadlines import until
 
@@ -42,6 +42,9 @@ class Source:
             yield {}
         while query.until == 0:
             yield {}  # looking for more
+
+    def refusal(self, query: FlowQuery) -> str:
+        return "nobody judges here" if query.asks_staged else ""
 
     def status(self) -> dict[str, Any]:
         return {"live": 3}
@@ -101,6 +104,12 @@ def test_the_oldest_come_first_and_an_end(flow_server: FlowServer) -> None:
 def test_nonsense_is_answered_with_an_error(flow_server: FlowServer, sent: bytes) -> None:
     (found,) = answer(flow_server, sent)
     assert set(found) == {"error"}
+
+
+def test_what_nobody_works_out_here_is_refused_and_not_answered_with_nothing(flow_server: FlowServer) -> None:
+    staged = Condition(STAGED, ("changed",))
+    for query in (FlowQuery(staged=True), FlowQuery((staged,), last=3), FlowQuery((staged,), follow=True)):
+        assert answer(flow_server, render_query(query)) == [{"error": "nobody judges here"}]
 
 
 def test_who_follows_gets_what_there_is_and_what_is_new(flow_server: FlowServer) -> None:

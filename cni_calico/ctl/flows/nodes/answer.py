@@ -12,6 +12,7 @@ from typing import Any
 from cni_calico.ctl.flows.nodes.agents import NoAgents, NodeAgent
 from cni_calico.ctl.flows.nodes.joined import ToldFlow, parse_told
 from cni_calico.errors import CalicoError
+from cni_calico.flows.query import ONLY_DENIED
 from cni_calico.flows.told import require_loss, require_missed
 
 
@@ -32,6 +33,7 @@ class ClusterAnswer:
         self._lost: list[dict[str, Any]] = []
         self._kept: dict[str, float] = {}
         self._unanswered: dict[str, str] = {}
+        self._only_denied: list[str] = []
         self._too_many = False
 
     def receive(self, agent: NodeAgent, document: dict[str, Any]) -> None:
@@ -52,6 +54,8 @@ class ClusterAnswer:
             for name, since in dict(document.get("kept") or {}).items():
                 if since is not None:
                     self._kept[name] = max(self._kept.get(name, 0.0), float(since))
+            if document.get(ONLY_DENIED):
+                self._only_denied.append(node)
         except (KeyError, TypeError) as e:
             raise ValueError(f"what it says is no end of an answer: {e}") from e
 
@@ -78,7 +82,8 @@ class ClusterAnswer:
     def ending(self) -> dict[str, Any]:
         unanswered = dict(sorted(self._unanswered.items()))
         kept = {name: self._kept.get(name) for name in ("flows", "sums")}
-        return {"end": True, "node": "", "lost": self._lost, "kept": kept, "unanswered": unanswered}
+        only_denied = {ONLY_DENIED: sorted(self._only_denied)} if self._only_denied else {}
+        return {"end": True, "node": "", "lost": self._lost, "kept": kept, "unanswered": unanswered, **only_denied}
 
 
 def parse_loss(node: str, found: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from cni_calico.ctl.command_line.flow_arguments import parse_filters
 from cni_calico.ctl.flows.page.script.whole import MOST
 from cni_calico.ctl.flows.places import FlowPlace
 from cni_calico.ctl.flows.show import (
+    describe_incomplete,
     describe_losses,
-    describe_unanswered,
     explain_command,
     parse_query_arguments,
 )
@@ -78,7 +78,7 @@ def _told(
         lost = place.lost_so_far(timeout_s)
         for document in place.ask(before, timeout_s):
             if document.get("end"):
-                said = (*describe_losses(document["lost"]), *describe_unanswered(document))
+                said = (*describe_losses(document["lost"]), *describe_incomplete(document))
                 yield from (("lost", {"text": text}) for text in said)
                 yield "ready", {"node": document["node"], "goes_on": new is not None}
             else:

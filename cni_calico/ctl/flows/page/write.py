@@ -17,8 +17,8 @@ from cni_calico.ctl.flows.page.script.whole import MOST
 from cni_calico.ctl.flows.places import open_place
 from cni_calico.ctl.flows.show import (
     DENIED_STATUS,
+    describe_incomplete,
     describe_losses,
-    describe_unanswered,
     explain_command,
     parse_query_arguments,
 )
@@ -39,7 +39,7 @@ def write(arguments: Namespace, environ: Mapping[str, str]) -> str:
     flows, said = list[dict[str, Any]](), list[str]()
     for document in open_place(arguments, environ).ask(query, arguments.timeout):
         if document.get("end"):
-            said += (*describe_losses(document["lost"]), *describe_unanswered(document))
+            said += (*describe_losses(document["lost"]), *describe_incomplete(document))
         elif "lost" in document:
             said.append(f"{document['lost']} flows are missing here: {document.get('why')}")
         else:

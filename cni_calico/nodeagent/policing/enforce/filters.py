@@ -89,14 +89,14 @@ class OpenFilter:
 class KernelSide:
     """What the engine has opened, of the network namespace of its thread. ``conntrack`` None: connections are left
     alone. ``watch_rules`` and ``watch_addresses`` ask for notifications from then on. ``why_no_recording``: as the
-    function of that name; asked once flows are to be recorded.
+    function of that name, of whether what is let through is recorded too; asked once flows are to be recorded.
     """
 
     filtering: OpenFilter
     conntrack: Nfnetlink | None = None
     watch_rules: Callable[[], None] = lambda: None
     watch_addresses: Callable[[], None] = lambda: None
-    why_no_recording: Callable[[], str] = lambda: ""
+    why_no_recording: Callable[[bool], str] = lambda allowed: ""
 
 
 class NoPacketFilter(KernelError):
@@ -156,21 +156,26 @@ def _can_report() -> bool:
     return True
 
 
-def why_no_recording(plane: DataPlane, kernel: PacketFilter) -> str:
-    """Why rules cannot do what the recorder of flows needs, "" if they can. The namespace is the calling thread's."""
+def why_no_recording(plane: DataPlane, kernel: PacketFilter, allowed: bool) -> str:
+    """Why rules cannot do what the recorder of flows needs, "" if they can. The namespace is the calling thread's.
+    ``allowed``: as in Recording. A kernel that can report packets, which ``look`` has asked, can report denied ones.
+    """
+    if plane.report_group and not allowed:
+        return ""
     by_iptables = plane.name == IPTABLES
-    recording = Recording(RuleNumbers(), by_iptables=by_iptables)
+    recording = Recording(RuleNumbers(), allowed=allowed, by_iptables=by_iptables)
     decider = Decider("Profile", "", "probe", "", True, 0, "Allow")
     allow = NftRule((), (*recording.before_accept(decider), ACCEPT))
     deny = NftRule((), (*recording.before_drop(decider), DROP))
     probe: list[Operation] = [AddTable(_PROBE)]
-    for spec, verdicts in () if by_iptables else tuple(MAPS.items()):
+    for spec, verdicts in tuple(MAPS.items()) if allowed and not by_iptables else ():
         probe += (AddSet(_PROBE, spec), AddVerdicts(_PROBE, spec, verdicts))
     probe += (AddChain(_PROBE, "probe"), AddRules(_PROBE, "probe", (allow, deny)))
     try:
         kernel.check(probe, Deadline.after(_LOOK_S))
     except CalicoError as e:
-        return f"flows are not recorded: this kernel lacks what that needs (nfnetlink_log, connection labels): {e}"
+        needed = "nfnetlink_log, connection labels" if allowed else "nfnetlink_log"
+        return f"flows are not recorded: this kernel lacks what that needs ({needed}): {e}"
     return ""
 
 

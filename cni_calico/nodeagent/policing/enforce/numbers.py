@@ -30,34 +30,46 @@ _UNWRITTEN = 1 << 16  # numbers that an earlier run may have given without writi
 
 
 class NumbersFile:
-    """Nothing is read or made before flows are recorded."""
+    """Nothing is read or made before flows are recorded. ``in_use``: rules that decide are put into force; where they
+    are not, nothing is written.
+    """
 
     def __init__(
-        self, state_dir: str, log: Log, why_not: Callable[[], str] = lambda: "", clock: Callable[[], float] = time.time
+        self,
+        state_dir: str,
+        log: Log,
+        why_not: Callable[[bool], str] = lambda allowed: "",
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """``why_not``: why rules cannot be recorded here, "" if they can; asked once."""
+        """``why_not``: why rules cannot be recorded here, "" if they can; asked once with and once without rules that
+        let through.
+        """
         self.path = f"{state_dir}/{DIRECTORY}/{NAME}"
         self._log, self._clock, self._why_not = log, clock, why_not
         self._numbers: RuleNumbers | None = None
         self._unwritten: list[tuple[int, Decider]] = []
         self._most = _MOST
         self._anew = False  # the file has to be written as a whole
-        self._refused: str | None = None
+        self._refused: dict[bool, str] = {}
         self.trouble = ""
+        self.in_use = True
 
     def recording(self, flows: str) -> Recording | None:
         """What rules do, for a value of Flows: Enabled, Denied, Disabled."""
         if flows == DISABLED:
             self.trouble = ""
             return None
-        if self._refused is None:
-            self._refused = self._why_not()
-        if self._refused:
-            self._tell(self._refused)
+        allowed = flows != DENIED
+        if allowed not in self._refused:
+            self._refused[allowed] = self._why_not(allowed)
+        if self._refused[allowed]:
+            self._tell(self._refused[allowed])
             return None
+        if self.trouble in self._refused.values():
+            self._tell("")
         if self._numbers is None:
             self._numbers = self._load()
-        return Recording(self._numbers, allowed=flows != DENIED)
+        return Recording(self._numbers, allowed=allowed)
 
     def go_past(self, in_kernel: Callable[[], Iterable[int]]) -> None:
         """Give larger numbers than these, which an earlier run gave, maybe without a file; asked if it is recorded."""
@@ -68,7 +80,7 @@ class NumbersFile:
         """Write down what is new. Nothing is raised: a failure is told, and what is not written is tried again with the
         next transaction. ``in_force``: the numbers that the kernel has, or gets; asked when the file is shortened.
         """
-        if self._numbers is None:
+        if self._numbers is None or not self.in_use:
             return
         self._unwritten += self._numbers.take_new()
         if len(self._numbers) > self._most:
@@ -145,6 +157,11 @@ class PlaneRules:
             iptables = self._plane.name == IPTABLES
             recording = replace(recording, by_iptables=iptables, groups=groups_of(self._pair))
         return self._plane.settings(felix, service_networks, recording)
+
+    @property
+    def report(self) -> bool:
+        """Whether the last settings have rules report to the recorder."""
+        return self._pair >= 0
 
     def are_out_of_date(self) -> bool:
         """Whether the recorder listens to other groups than those that the last settings report to."""

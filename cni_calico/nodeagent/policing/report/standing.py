@@ -43,7 +43,8 @@ class RoundResult:
     """``guard``: a status in which the standing rules' fields are filled in. ``failing``: why the newest state is not
     in force, "" if it is. ``policies``: all that exist; ``records``: how many of each kind. ``select_governing``: the
     policies that select a host endpoint; ``count_kernel``: what the kernel holds. ``warnings``, ``left_out``,
-    ``waiting``: of what came in; ``connections``: why those of workloads that are gone may still pass.
+    ``waiting``: of what came in; ``connections``: why those of workloads that are gone may still pass;
+    ``reports``: rules that decide report to the recorder of flows.
     """
 
     gate: Gate
@@ -62,6 +63,7 @@ class RoundResult:
     waiting: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()
     connections: str = ""
+    reports: bool = False
 
 
 class StandingReport:
@@ -142,6 +144,7 @@ class StandingReport:
             repairs=self.figures.repairs,
             by=self._by[0],
             checks_only=checks_only,
+            reports=in_force and result.reports,
             unguardable="" if gate.police or in_force else result.guard.unguardable,
         )
         self._disputes.tell(facts.disputes)

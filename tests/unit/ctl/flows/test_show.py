@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -22,8 +23,11 @@ from cni_calico.ctl.flows.show import (
 )
 from cni_calico.ctl.main import run
 from cni_calico.ctl.output.escaping import shown
+from cni_calico.ctl.policy.seen import describe_seen
 from cni_calico.errors import CalicoError, InvalidConfig
 from cni_calico.flows.query import Condition, FlowQuery
+from cni_calico.policy.explain import Packet
+from tests.fakes.recorder import ScriptedRecorder
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 POD = {"kind": "pod", "namespace": "shop", "name": "web", "ip": "10.65.0.9", "port": 40000}
@@ -259,3 +263,23 @@ def test_what_is_only_kept_added_up_is_named() -> None:
 def test_without_a_recorder(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["flows"], {"CALICO_RUN_DIR": str(tmp_path)}) == 1
     assert "FELIX_FLOWS" in capsys.readouterr().err
+
+
+def test_a_recorder_of_what_is_denied_says_so_to_who_asks_for_more(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"CALICO_RUN_DIR": str(tmp_path)}
+    recorder = ScriptedRecorder(str(tmp_path))
+    try:
+        for only_denied in (False, True):
+            recorder.only_denied = only_denied
+            assert run(["flows", "--host"], environ) == 0
+            said = "node worker-1 records only what is denied; with FELIX_FLOWS=Enabled also what is let through"
+            assert (said in capsys.readouterr().err) == only_denied
+            assert run(["flows", "--host", "--verdict", "denied"], environ) == 0
+            assert said not in capsys.readouterr().err
+        monkeypatch.setenv("CALICO_RUN_DIR", str(tmp_path))
+        seen = describe_seen(Packet(ip_address("10.0.0.1"), ip_address("10.0.0.2"), 6, 1, 80))
+        assert seen.endswith("nothing denied; what is let through is not recorded.")
+    finally:
+        recorder.close()

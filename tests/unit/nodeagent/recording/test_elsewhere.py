@@ -194,7 +194,8 @@ def test_what_could_not_be_written_comes_later(tmp_path: Path) -> None:
     ("environ", "wanted"),
     [
         ({}, False),
-        ({"FlowsNames": "All"}, False),
+        ({"FlowsNames": "All"}, True),
+        ({"FlowsNames": "All", "Flows": "Disabled"}, False),
         ({"FlowsNames": "All", "Flows": "Enabled"}, True),
         ({"Flows": "Enabled"}, False),
         ({"FlowLogsGoldmaneServer": "goldmane:7443"}, True),

@@ -12,7 +12,7 @@ from cni_calico.flows.export.wanted import EXPORT, ExportedEnd, Target, parse_ex
 from cni_calico.log import SILENT
 from cni_calico.model.resources import Metadata, WorkloadEndpoint
 from cni_calico.nodeagent.context.felix import FelixSettings, parse_felix
-from cni_calico.nodeagent.context.recording import exports_flows, recorded_flows
+from cni_calico.nodeagent.context.recording import exports_flows, recorded_flows, wanted_recording
 from cni_calico.nodeagent.recording.exporting import ExportTeller, end_of
 
 
@@ -91,20 +91,25 @@ def test_what_is_not_recorded_is_not_exported_and_that_is_told(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("given", "recorded"),
+    ("given", "recorded", "judges", "asked"),
     [
-        ({}, "Disabled"),
-        ({"FlowLogsGoldmaneServer": "goldmane:7443"}, "Enabled"),
-        ({"FlowLogsLocalReporter": "enabled"}, "Enabled"),
-        ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Auto"}, "Enabled"),
-        ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Denied"}, "Denied"),
-        ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Disabled"}, "Disabled"),
-        ({"FlowLogsLocalReporter": "enabled", "Flows": "Disabled"}, "Disabled"),
-        ({"FlowLogsGoldmaneServer": "none"}, "Disabled"),
+        ({}, "Denied", False, False),
+        ({"Flows": "Auto"}, "Denied", False, False),
+        ({"Flows": "Denied"}, "Denied", False, True),
+        ({"Flows": "Enabled"}, "Enabled", True, True),
+        ({"Flows": "Disabled"}, "Disabled", False, True),
+        ({"FlowLogsGoldmaneServer": "goldmane:7443"}, "Enabled", True, True),
+        ({"FlowLogsLocalReporter": "enabled"}, "Enabled", True, True),
+        ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Auto"}, "Enabled", True, True),
+        ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Denied"}, "Denied", True, True),
+        ({"FlowLogsGoldmaneServer": "goldmane:7443", "Flows": "Disabled"}, "Disabled", False, True),
+        ({"FlowLogsLocalReporter": "enabled", "Flows": "Disabled"}, "Disabled", False, True),
+        ({"FlowLogsGoldmaneServer": "none"}, "Denied", False, False),
     ],
 )
-def test_what_is_exported_is_recorded(given: dict[str, str], recorded: str) -> None:
+def test_what_is_recorded(given: dict[str, str], recorded: str, judges: bool, asked: bool) -> None:
     assert recorded_flows(settings(**given)) == recorded
+    assert wanted_recording(settings(**given)) == (recorded, judges, asked)
 
 
 @pytest.mark.parametrize(

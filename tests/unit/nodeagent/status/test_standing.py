@@ -17,6 +17,7 @@ TOLD: tuple[dict[str, Any], ...] = (
     {"repairs": 1},
     {"ready": False},
     {"checks_only": True},
+    {"reports": True},
 )
 
 

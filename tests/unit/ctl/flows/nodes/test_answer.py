@@ -8,7 +8,7 @@ import pytest
 
 from cni_calico.ctl.flows.nodes.agents import NoAgents, NodeAgent
 from cni_calico.ctl.flows.nodes.answer import ClusterAnswer, TooManyFlows
-from cni_calico.ctl.flows.show import describe_losses, describe_unanswered
+from cni_calico.ctl.flows.show import describe_incomplete, describe_losses, describe_only_denied, describe_unanswered
 from cni_calico.datastore.kubernetes.exec.command import ContainerCommand
 from tests.fakes.recorder import address, flow, rule
 
@@ -33,6 +33,18 @@ def test_the_end_of_all_answers() -> None:
     assert [text[:18] for text in describe_losses(ending["lost"])] == ["node a: ends of co"]
     assert list(describe_unanswered(ending)) == ["node c did not answer: no \\x1b[2J"]
     assert answer.others == [{"lost": 3, "why": "node b: slow"}]
+    assert list(describe_only_denied(ending)) == []
+
+
+def test_nodes_that_record_only_what_is_denied_are_named() -> None:
+    answer = ClusterAnswer(10)
+    for number in range(3):
+        more = {"only_denied": [f"n{number}"]} if number else {}
+        answer.receive(agent(f"n{number}"), {"end": True, "node": f"n{number}", "lost": [], **more})
+        answer.require_some(3)
+        said = list(describe_incomplete(answer.ending()))
+        assert bool(said) == bool(number)
+    assert said[0].startswith("2 nodes, such as node n1, record only what is denied; with FELIX_FLOWS=Enabled")
 
 
 @pytest.mark.parametrize(

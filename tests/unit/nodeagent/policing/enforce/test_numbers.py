@@ -238,13 +238,15 @@ def test_a_file_that_is_too_large_is_set_aside(tmp_path: Path, monkeypatch: pyte
 
 
 def test_why_it_cannot_be_recorded_is_told_once_asked_for(tmp_path: Path) -> None:
-    asked: list[int] = []
+    asked: list[bool] = []
 
-    def why_not() -> str:
-        asked.append(1)
-        return "no nftables"
+    def why_not(allowed: bool) -> str:
+        asked.append(allowed)
+        return "no labels" if allowed else ""
 
     file = NumbersFile(str(tmp_path), Log("error", stderr=False), why_not)
     assert file.recording("Disabled") is None and not asked
-    assert file.recording("Denied") is None and file.recording("Enabled") is None
-    assert file.trouble == "no nftables" and len(asked) == 1
+    assert file.recording("Enabled") is None and file.trouble == "no labels"
+    assert file.recording("Enabled") is None and asked == [True]
+    assert file.recording("Denied") is not None and not file.trouble, "which needs no labels"
+    assert file.recording("Denied") is not None and asked == [True, False]
