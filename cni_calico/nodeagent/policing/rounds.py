@@ -75,7 +75,7 @@ class Rounds:
         graph = Graph(lambda endpoint: endpoint.node == node, lambda host: host.node == node)
         graph.set_budget(felix.policy_rule_budget, felix.policy_rule_total)
         graph.require_present(needed=context.is_kubernetes_datastore)
-        numbers = NumbersFile(state_dir, log, kernel.why_no_recording)
+        numbers = NumbersFile(state_dir, log, kernel.why_no_recording, keeps=kernel.keeps_numbers)
         self._rules = PlaneRules(dataplane, numbers, context.settings.run_dir)
         goal = self._goal = Goal(self._rules.settings(felix, parse_service_networks(None)))
         self._report = StandingReport(context, node, tell, figures, now, (dataplane.name, dataplane.warning))

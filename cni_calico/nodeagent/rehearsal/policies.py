@@ -69,7 +69,7 @@ def rehearse_policies(
     try:
         with _filter(felix) as (plane, kernel):
             filtering = RehearsedFilter(kernel)
-            side = KernelSide(OpenFilter(filtering, plane))
+            side = KernelSide(OpenFilter(filtering, plane), keeps_numbers=False)
             quiet = replace(context, kubernetes_store=None)  # no Events
             rounds = Rounds(quiet, node, felix, side, told.append, PolicyFigures())
             try:

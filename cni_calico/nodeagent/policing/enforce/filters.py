@@ -90,6 +90,7 @@ class KernelSide:
     """What the engine has opened, of the network namespace of its thread. ``conntrack`` None: connections are left
     alone. ``watch_rules`` and ``watch_addresses`` ask for notifications from then on. ``why_no_recording``: as the
     function of that name, of whether what is let through is recorded too; asked once flows are to be recorded.
+    ``keeps_numbers``: what the rules' numbers stand for is written down; not in a rehearsal.
     """
 
     filtering: OpenFilter
@@ -97,6 +98,7 @@ class KernelSide:
     watch_rules: Callable[[], None] = lambda: None
     watch_addresses: Callable[[], None] = lambda: None
     why_no_recording: Callable[[bool], str] = lambda allowed: ""
+    keeps_numbers: bool = True
 
 
 class NoPacketFilter(KernelError):

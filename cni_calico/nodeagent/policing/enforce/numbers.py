@@ -40,10 +40,13 @@ class NumbersFile:
         log: Log,
         why_not: Callable[[bool], str] = lambda allowed: "",
         clock: Callable[[], float] = time.time,
+        *,
+        keeps: bool = True,
     ) -> None:
         """``why_not``: why rules cannot be recorded here, "" if they can; asked once with and once without rules that
-        let through.
+        let through. ``keeps``: whether the file is ever changed.
         """
+        self._keeps = keeps
         self.path = f"{state_dir}/{DIRECTORY}/{NAME}"
         self._log, self._clock, self._why_not = log, clock, why_not
         self._numbers: RuleNumbers | None = None
@@ -80,7 +83,7 @@ class NumbersFile:
         """Write down what is new. Nothing is raised: a failure is told, and what is not written is tried again with the
         next transaction. ``in_force``: the numbers that the kernel has, or gets; asked when the file is shortened.
         """
-        if self._numbers is None or not self.in_use:
+        if self._numbers is None or not (self._keeps and self.in_use):
             return
         self._unwritten += self._numbers.take_new()
         if len(self._numbers) > self._most:
@@ -124,6 +127,8 @@ class NumbersFile:
         return RuleNumbers(found, max(now, largest + _UNWRITTEN))
 
     def _set_aside(self) -> None:
+        if not self._keeps:
+            return
         try:
             os.replace(self.path, f"{self.path}.bad")
             self._log.warning(f"{self.path} is not as it was written: set aside as {self.path}.bad, and begun anew")

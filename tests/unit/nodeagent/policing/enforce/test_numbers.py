@@ -250,3 +250,17 @@ def test_why_it_cannot_be_recorded_is_told_once_asked_for(tmp_path: Path) -> Non
     assert file.recording("Enabled") is None and asked == [True]
     assert file.recording("Denied") is not None and not file.trouble, "which needs no labels"
     assert file.recording("Denied") is not None and asked == [True, False]
+
+
+def test_a_rehearsal_changes_no_file(tmp_path: Path) -> None:
+    file = NumbersFile(str(tmp_path), Log("error", stderr=False), keeps=False)
+    recording = file.recording("Denied")
+    assert recording is not None
+    recording.numbers.number_of(rule(1))
+    file.keep()
+    assert not list(tmp_path.iterdir())
+    Path(file.path).parent.mkdir()
+    Path(file.path).write_bytes(b"nonsense\n" * 5)
+    again = NumbersFile(str(tmp_path), Log("error", stderr=False), keeps=False)
+    assert again.recording("Denied") is not None
+    assert [one.name for one in Path(file.path).parent.iterdir()] == ["numbers"]
