@@ -478,6 +478,7 @@ LAZY = {
     "kernel.netlink.pyroute": HEAVY,
     "model.validation.known_fields": HEAVY,
     "daemon.http_servers": HEAVY,
+    "flows.host_parameters": HEAVY,
     "flows.recorder": HEAVY,
     "nodeagent.bgp.bird.probes": PROBE,
     "nodeagent.commands": COMMAND,

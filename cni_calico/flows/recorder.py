@@ -84,7 +84,6 @@ class Recorder:
         self._clock, self._next_touch = ClockSteps(now, clock), 0.0
         self._run_dir, self._log = run_dir, log
         self._exporter: Exporter | None = None
-        self._allowed, self._rests = allowed, agent_fd is None and not allowed
         directory = f"{state_dir}/{DIRECTORY}"
         self._elsewhere = EndsElsewhere(run_dir, now)
         self._elsewhere.look()
@@ -109,9 +108,8 @@ class Recorder:
                 write_pair(run_dir, self._arrivals.pair)
             self._names.limited = AppliedLimits(lambda: self._names.limits, self._arrivals.limit, live.limit)
             self._comparison = opened.enter_context(closing(Comparison(live, log, clock))) if allowed else None
-            self._accounting = opened.enter_context(
-                closing(RuleAccounting(self._arrivals, self._deciders.get, log, clock))
-            )
+            accounting = RuleAccounting(self._arrivals, self._deciders.get, log, clock)
+            self._accounting = opened.enter_context(closing(accounting))
             self._judged = UnjudgedFlows() if agent_fd is None else self._judging(agent_fd, clock)
             self._together = TakenTogether(self._deciding, self._records, self._judged.reports, self._names)
             self._server = opened.enter_context(closing(FlowServer(f"{run_dir}/{FLOW_SOCKET}", self, clock)))
@@ -182,12 +180,15 @@ class Recorder:
         self._judged.settle()
         self._tell_new(new)
 
+    @property
+    def _rests(self) -> bool:
+        return self._comparison is None and bool(self._judged.refusal)
+
     def _pause_s(self) -> float:
-        """While nothing arrives: long where only what is denied is recorded, and nothing of it has to be done soon."""
+        """While nothing arrives; long where only what is denied is recorded, and nothing is due."""
         if not self._rests or len(self._server) or self._deciding.holds_any or self.losses.wait or self._exporter:
             return _IDLE_S
-        due_s = min(_REST_S, self._accounting.due_s(), self._aggregates.due_s(self._clock.now()))
-        return max(_IDLE_S, due_s)
+        return max(_IDLE_S, min(_REST_S, self._accounting.due_s(), self._aggregates.due_s(self._clock.now())))
 
     def _look(self) -> None:
         """What the agent says of names."""
@@ -276,9 +277,6 @@ class Recorder:
         found = self._elsewhere.network_sets.find(address, "" if end is None else end.namespace)
         return 0 if found is None else self._names.number_for(EndName(FOLDED_SET, found.namespace, found.name))
 
-    def _describer_for(self, request: FlowQuery) -> Describer:
-        return self._describer(steps=request.steps, names=request.names, staged=request.asks_staged)
-
     def refusal(self, request: FlowQuery) -> str:
         return self._judged.refusal if request.asks_staged else ""
 
@@ -289,7 +287,8 @@ class Recorder:
         """What meets the request, the oldest first; an empty one from time to time, so that others have their turn."""
         if request.follow and request.last is None and request.since is None:
             return
-        describer, ring = self._describer_for(request), self._ring
+        describer = self._describer(steps=request.steps, names=request.names, staged=request.asks_staged)
+        ring = self._ring
         if request.aggregate and request.last is None:
             yield from self._totals(request, describer)
             return
@@ -397,5 +396,5 @@ class Recorder:
             "node": self._names.node,
             "lost": lost,
             "kept": {"flows": self._oldest(), "sums": self._aggregates.oldest},
-            **({} if self._allowed else {ONLY_DENIED: [self._names.node]}),
+            **({ONLY_DENIED: [self._names.node]} if self._comparison is None else {}),
         }

@@ -68,6 +68,9 @@ class UnjudgedFlows:
     def settle(self) -> None:
         return
 
+    def note_late(self, late_s: float) -> None:
+        return
+
     def passed_by(self, record: FlowRecord, decider: Decider) -> list[dict[str, Any]] | None:
         return None
 
