@@ -25,6 +25,7 @@ from cni_calico.ctl.policy.seen_rows import SeenRows
 from cni_calico.ctl.policy.told_labels import told_labels_for
 from cni_calico.ctl.session import CommandFailed
 from cni_calico.errors import InvalidConfig
+from cni_calico.flows.query import ONLY_DENIED
 from cni_calico.model.documents.codec import describe
 from cni_calico.policy.judge.worlds import WorldPair
 
@@ -87,8 +88,8 @@ def _seen(found: PolicyDiff, flows: Iterable[dict[str, Any]]) -> SeenRows:
             seen.uncertain += int(document["lost"])
         elif "end" in document:
             found.uncertain += [f"flows: node {node} did not answer" for node in document.get("unanswered") or {}]
-            nodes = document.get("only_denied") or ()
-            found.uncertain += [f"flows: node {node} records only what is denied" for node in nodes]
+            nodes = [f"node {node}" if node else "this node" for node in document.get(ONLY_DENIED) or ()]
+            found.uncertain += [f"flows: {node} records only what is denied" for node in nodes]
     return seen
 
 

@@ -289,16 +289,17 @@ def test_a_node_that_did_not_answer_is_trouble(tmp_path, capsys, command):
     assert "n2 did not answer" in said
 
 
+@pytest.mark.parametrize(("node", "who"), [("n2", "node n2"), ("", "this node")])
 @pytest.mark.parametrize("command", ["replay", "diff", "recommend"])
-def test_a_node_that_records_only_what_is_denied_is_trouble(tmp_path, capsys, command):
+def test_a_node_that_records_only_what_is_denied_is_trouble(tmp_path, capsys, command, node, who):
     """Which is the default: what it has let through would seem to be nothing."""
     old, ends = write(tmp_path / "old.yaml", POLICIES["database"]), endpoints_file(tmp_path)
-    ending = {"end": True, "only_denied": ["n2"]}
+    ending = {"end": True, "only_denied": [node]}
     lines = write_flows(tmp_path / "flows.jsonl", flow("web-1", "db-0"), ending)
     change = ["-n", "shop"] if command == "recommend" else ["--with", old]
     assert run(["policy", command, "--dir", old, *change, "--endpoints", ends, "--flows", lines], {}) == 2
     said = "".join(capsys.readouterr())
-    assert "node n2 records only what is denied" in said
+    assert f"{who} records only what is denied" in said
 
 
 def test_no_flow_is_not_taken_for_no_change(replayed):
