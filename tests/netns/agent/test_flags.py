@@ -302,6 +302,7 @@ def test_a_felixconfiguration_says_how_much_is_recorded_while_it_is(node_that_st
         store.put(Resource("FelixConfiguration", Metadata("default", annotations=annotations), spec))
 
     say(Flows="Enabled", FlowsMaxLive="1000")
+    node.more["FELIX_FLOWS"] = ""  # as if it were not set, which would win
     node.run("-felix").until_applied()
     sports, packet = iter(range(1, 1 << 16)), {"source": ip_address("10.65.0.2"), "destination": ip_address("10.0.0.1")}
     with socket_in(node.ns, socket.AF_PACKET, socket.SOCK_RAW) as raw:
