@@ -54,21 +54,9 @@ def describe_size(count: int, budget: int) -> str:
     )
 
 
-def _denying(why: str) -> WantedRule:
-    return WantedRule("Deny", annotations=(("denied", why),))
-
-
-_DENYING = tuple(map(_denying, (WAITS_FOR_MEMORY, OVER_BUDGET, NO_ROOM)))
-
-
-def stands_for_all(rule: WantedRule) -> bool:
-    """Whether it is no rule of the policy, but denies instead of all of them."""
-    return bool(rule.annotations) and rule in _DENYING
-
-
 def denied(policy: WantedPolicy, why: str = OVER_BUDGET) -> WantedPolicy:
     """Denies what the policy governs; it needs no sets. ``why``: for the rule's comment."""
-    rules = (_denying(why),)
+    rules = (WantedRule("Deny", annotations=(("denied", why),), stands_in=True),)
     return replace(
         policy,
         ingress=None if policy.ingress is None else rules,

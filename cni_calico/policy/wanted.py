@@ -160,7 +160,8 @@ class WantedRule:
     None), only with protocol 1 or 58. ``not_icmp`` excludes what ``icmp`` would include: with a code it is NOT of type
     and code together. ``protocol`` is given if ports are numbers; with port_sets alone it may be absent (the set has
     it). ``annotations``: (key, value) from the rule's metadata, sorted, for comments. Free text: quote it. ``http``:
-    what the rule also asks of requests, which no packet filter knows; None: nothing.
+    what the rule also asks of requests, which no packet filter knows; None: nothing. ``stands_in``: it is none of its
+    policy's, but denies in the place of all of them.
     """
 
     action: Action
@@ -173,6 +174,7 @@ class WantedRule:
     destination: WantedSide = ANY_SIDE
     annotations: tuple[tuple[str, str], ...] = ()
     http: WantedHttp | None = None
+    stands_in: bool = field(default=False, repr=False)  # numbers are given by what is printed
 
     def set_ids(self) -> tuple[str, ...]:
         return self.source.set_ids() + self.destination.set_ids()

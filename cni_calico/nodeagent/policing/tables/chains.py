@@ -46,7 +46,6 @@ from cni_calico.nodeagent.policing.tables.naming import (
 )
 from cni_calico.nodeagent.policing.tables.parts import RenderedRules
 from cni_calico.nodeagent.policing.tables.settings import FilterSettings
-from cni_calico.policy.budget import stands_for_all
 from cni_calico.policy.wanted import PolicyId, WantedClass, WantedPolicy, WantedRule, WantedTier
 
 AskedPolicies = tuple[tuple[RuleAction, ...], bool]  # what asks one or more policies; whether they may pass one on
@@ -101,7 +100,7 @@ def has_pass(policy: WantedPolicy, ingress: bool) -> bool:
 def _decider(policy: WantedPolicy, ingress: bool, index: int, rule: WantedRule) -> Decider:
     name = policy.id
     named, before = (name.kind, name.namespace, name.name, policy.tier), policy.reach == "beforeNat"
-    place = REFUSED if stands_for_all(rule) else index
+    place = REFUSED if rule.stands_in else index
     return Decider(*named, ingress, place, rule.action, digest(rule), untranslated=before)
 
 
