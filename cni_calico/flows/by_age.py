@@ -14,7 +14,7 @@ from itertools import islice
 
 from cni_calico.flows.oldest import OldestKeys
 
-_PART = (2 << 15) // 3  # keys that fit into a table of 2^15 places, 27 bytes each
+_PART = (2 << 17) // 3  # keys that fit into a table of 2^17 places, 30 bytes each; more parts are looked into longer
 
 
 class NumbersByAge:
