@@ -395,11 +395,11 @@ def test_a_pod_that_reaches_itself_by_a_service_and_who_is_masqueraded(
         assert seen == [host, asking, host]
         until(lambda: not any(map(unacknowledged, clients)), "all is acknowledged")
         recorded.until(3)
+        (said,) = recorded.ask(FlowQuery(status=True))  # whatever these sockets send later begins other connections
         with entered(lab.host), Nfnetlink() as netlink:
             netlink.request(CTNETLINK << 8 | 2, 0, general(""), "flush", Deadline.after(10))
         until(lambda: all(one["ended"] for one in recorded.until(3)), "all have ended")
         found = sorted(recorded.until(3), key=lambda one: (one["source"]["name"], one["destination"]["asked"]["port"]))
-        (said,) = recorded.ask(FlowQuery(status=True))  # closing these sockets begins other connections
     asked = [(one["source"]["name"], *one["destination"]["asked"].values()) for one in found]
     assert asked == list(sent)
     for one in found:
