@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from cni_calico.daemon.stopping import Stopping
@@ -105,6 +106,14 @@ def socket_in(ns: Namespace, *arguments: int) -> socket.socket:
             os.close(there)
     finally:
         os.close(here)
+
+
+def saved_by(ns: Namespace, program: str) -> str:
+    """What iptables-legacy-save lists: it looks for the rules' sets afterwards, and fails if one has gone since."""
+    done: CompletedProcess[str] = until(
+        lambda: (run := ns.run(program, check=False)).returncode == 0 and run, f"{program} lists its rules", 30
+    )
+    return done.stdout
 
 
 class SentPacket(NamedTuple):
@@ -314,7 +323,7 @@ class Lab:
     def ruleset(self) -> str:
         """The packet filter's rules, as its own program lists them, without what they have counted."""
         if self.always.get("FELIX_NFTABLESMODE") == "Disabled":
-            saved = (self.host.run(f"{name}tables-legacy-save").stdout for name in ("ip", "ip6"))
+            saved = (saved_by(self.host, f"{name}tables-legacy-save") for name in ("ip", "ip6"))
             return re.sub(r"\[\d+:\d+\]|^#.*", "", "".join(saved), flags=re.MULTILINE)
         return self.host.run("nft", "-s", "list", "ruleset").stdout
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.deadlines import until
-from tests.netns.policing.lab import ALLOW_80, DENY_B, Lab
+from tests.netns.policing.lab import ALLOW_80, DENY_B, Lab, saved_by
 
 pytestmark = pytest.mark.netns
 
@@ -18,7 +18,7 @@ LEGACY = {"FELIX_NFTABLESMODE": "Disabled"}
 def saved(of: Lab) -> str:
     """Everything of ours in the kernel, without counters."""
     programs = ("iptables-legacy-save", "ip6tables-legacy-save")
-    text = "".join(of.host.run(program).stdout for program in programs) + of.host.run("ipset", "save").stdout
+    text = "".join(saved_by(of.host, program) for program in programs) + of.host.run("ipset", "save").stdout
     lines = (re.sub(r"\[\d+:\d+\]|hashsize \d+|initval \S+", "", line) for line in text.splitlines())
     return "\n".join(sorted(line for line in lines if "cali" in line))
 
