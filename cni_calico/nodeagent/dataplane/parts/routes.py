@@ -59,15 +59,19 @@ class Routes:
 
         ripe = self._grace.ripe(planned, delicate, self._now())
         done.pending += len(planned.add) + len(planned.remove) - len(ripe.add) - len(ripe.remove)
-        failed = _change(ripe, felix, deadline, done) if ripe else set()
+        failed = _change(ripe, desired, felix, deadline, done) if ripe else set()
         done.unrouted = frozenset(route.dst for route in {*failed, *conflicts})
 
 
-def _change(ripe: Changes[HostRoute], felix: FelixSettings, deadline: Deadline, done: Pass) -> set[HostRoute]:
+def _change(
+    ripe: Changes[HostRoute], desired: Desired, felix: FelixSettings, deadline: Deadline, done: Pass
+) -> set[HostRoute]:
     """Those that failed."""
     failures = host_routes.apply_host_routes(ripe.add, ripe.remove, deadline)
-    # a pod's interface that disappeared meanwhile is no failure: the kernel's notification brings the next pass
-    vanished = {route for route, e in failures if e.errno == ENODEV and is_workload_interface(route.device, felix)}
+    missing = [route for route, error in failures if error.errno == ENODEV]
+    # an interface that was there a moment ago, or a pod's, is no failure: its notification brings the next pass
+    there = set((desired.links or {}).values()).difference(desired.devices) if missing else set()
+    vanished = {r for r in missing if r.device in there or is_workload_interface(r.device, felix)}
     done.failed += [str(error) for route, error in failures if route not in vanished]
     failed = {route for route, _ in failures}
     done.changed += described("route", "added", [route for route in ripe.add if route not in failed])

@@ -19,6 +19,7 @@ from tests.unit.nodeagent.fabric import FELIX
 
 POD = HostRoute(ip_network("10.65.1.5/32"), "calia", scope="link")
 FABRIC = HostRoute(ip_network("10.65.2.0/26"), "eth0")
+TAP = HostRoute(ip_network("10.65.1.6/32"), "tape5f2a6c4-7f", scope="link")
 REMOTE = HostRoute(ip_network("10.65.2.0/26"), "vxlan.calico", ip_address("10.65.2.0"), onlink=True)
 UPSTREAMS = HostRoute(ip_network("10.65.1.5/32"), "calia", scope="link", protocol=3, metric=1024)
 
@@ -28,18 +29,20 @@ def applied(monkeypatch: pytest.MonkeyPatch, failures: list[tuple[HostRoute, Ker
     monkeypatch.setattr(host_routes, "read_host_routes", lambda deadline, *, names: [])
     monkeypatch.setattr(host_routes, "apply_host_routes", lambda add, remove, deadline: failures)
     done = Pass()
-    desired = Desired(routes=frozenset((POD, FABRIC)))
+    desired = Desired(routes=frozenset((POD, FABRIC, TAP)), links={7: TAP.device})
     Routes(lambda: 0.0).apply(desired, FELIX, Deadline.after(5), done, True)
     return done
 
 
-def test_a_pods_interface_that_has_just_gone_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = applied(monkeypatch, [(POD, KernelError("cannot add route", errno=ENODEV))])
+@pytest.mark.parametrize("gone", [POD, TAP])
+def test_an_interface_that_has_just_gone_is_no_failure(monkeypatch: pytest.MonkeyPatch, gone: HostRoute) -> None:
+    """A pod's by its name, another's because the pass began with it: an OpenStack tap's."""
+    done = applied(monkeypatch, [(gone, KernelError("cannot add route", errno=ENODEV))])
     assert done.failed == []
-    assert done.changed == [f"added route {FABRIC}"]
+    assert sorted(done.changed) == sorted(f"added route {route}" for route in {POD, FABRIC, TAP} - {gone})
 
 
-@pytest.mark.parametrize(("route", "number"), [(FABRIC, ENODEV), (POD, EINVAL)])
+@pytest.mark.parametrize(("route", "number"), [(FABRIC, ENODEV), (POD, EINVAL), (TAP, EINVAL)])
 def test_anything_else_is(monkeypatch: pytest.MonkeyPatch, route: HostRoute, number: int) -> None:
     done = applied(monkeypatch, [(route, KernelError(f"cannot add route {route}", errno=number))])
     assert done.failed == [f"cannot add route {route}"]
