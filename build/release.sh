@@ -96,7 +96,7 @@ build/release/foreign.sh "$arch" unshare --mount --pid --net --fork --kill-child
   shift
   root=$0
   exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/build LC_ALL=C.UTF-8 TZ=UTC SOURCE_DATE_EPOCH="$1" \
-    nice chroot "$root" /build/sources/build/release/inside.sh "$2" "$3" "$4" "$5"
+    chroot "$root" /build/sources/build/release/inside.sh "$2" "$3" "$4" "$5"
 ' "$scratch/root" "$made_root" "${SOURCE_DATE_EPOCH:-}" "$arch" "$commit${changed:+ (changed)}" "${dirty:+.dirty}" \
   "$(build/release/root.sh "$arch" --date)"
 mkdir -p "$out"
