@@ -16,7 +16,11 @@ options=(--no-unexpected-skips)
 kernels=(6.1)
 while [ $# -gt 0 ]; do
   case $1 in
-    --all) options+=(--slow --timeout=900); all=1 ;; # beside others, long tests take longer
+    --all)
+      options+=(--slow --timeout=900) # beside others, long tests take longer
+      export KERNELS_NICE=${KERNELS_NICE:-0} # what takes longest should not wait for all others
+      all=1
+      ;;
     --kernel)
       shift
       kernels=("${1:?--kernel needs a series, such as 6.1}")

@@ -234,10 +234,14 @@ def estimated_seconds(item: pytest.Item) -> float:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file's tests run in one process, and all labs in one: they borrow the same settings of the machine."""
+    """A file's tests run in one process, and all labs in one: they borrow the same settings of the machine. Each
+    virtual machine is anybody's: of several in a file the last ones would keep a single processor busy.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     def split_scope(self: Any, nodeid: str) -> Any:
+        if nodeid.startswith(("tests/kernels/test_stock_kernels.py", "tests/kernels/test_reboots.py")):
+            return nodeid
         return "tests/lab" if nodeid.startswith("tests/lab/") else LoadFileScheduling._split_scope(self, nodeid)
 
     by_file: Any = type("ByFile", (LoadFileScheduling,), {"_split_scope": split_scope})

@@ -21,7 +21,7 @@ from tests.kernels.machine import run
 
 pytestmark = [
     *(pytest.mark.netns, pytest.mark.kernels, pytest.mark.bundle, pytest.mark.never_excused),
-    *(pytest.mark.slow, pytest.mark.takes(1200), pytest.mark.timeout(2 * LIMIT_S)),
+    *(pytest.mark.slow, pytest.mark.takes(250), pytest.mark.timeout(2 * LIMIT_S)),
 ]
 HERE = Path(__file__).parent
 # half of them without an order to stop; a machine's clock counts instructions, so one start is much like another

@@ -1,8 +1,8 @@
 """What the documents claim of kernels, run on Debian's, and every test that this machine's kernel cannot run.
 
 Rule: ./test.sh runs the quick lane on one kernel (6.1, or the one that --kernel names), with --all every lane, slow
-tests included, on each; what has the marker ``once`` runs on that one. A machine is one thread; the two files of this
-folder make two run side by side.
+tests included, on each; what has the marker ``once`` runs on that one. A machine is one thread, and any worker's
+(tests/conftest.py), so that two run side by side.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.everywhere import RAN
 from tests.kernels.images import SERIES, find_kernel
 from tests.kernels.lanes import LANES, LIMIT_S, files_once, marked_files, run_lane
 from tests.kernels.machine import ROOT
+from tests.kernels.table import documented_rows, read_probe, render_row
 
 pytestmark = [pytest.mark.netns, pytest.mark.kernels, pytest.mark.bundle]
-FIRST = ("packets", "tunnels")  # the others are in test_more_lanes.py
 
 
 def test_every_test_that_names_a_feature_is_in_a_lane() -> None:
@@ -60,8 +60,17 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def check_lane(
-    series: str, lane: str, results: Path, request: pytest.FixtureRequest, record_property: pytest.RecordProperty
+@pytest.mark.takes(400)
+@pytest.mark.timeout(LIMIT_S + 200)
+@pytest.mark.parametrize("series", SERIES)
+@pytest.mark.parametrize("lane", LANES)
+def test_lane(
+    series: str,
+    lane: str,
+    bundle: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    record_property: pytest.RecordProperty,
 ) -> None:
     slow = bool(request.config.getoption("--slow"))
     named = request.config.getoption("--kernel")
@@ -69,7 +78,7 @@ def check_lane(
         pytest.skip(f"slow: only with ./test.sh --all{'' if series == named else f', or --kernel {series}'}")
     kernel = find_kernel(series)
     assert kernel is not None, f"tests/setup/kernels.sh {series} fetches it"
-    found = run_lane(kernel, lane, results, slow=slow, once=series == named)
+    found = run_lane(kernel, lane, tmp_path / "results", slow=slow, once=series == named)
     done = found.outcome
     assert done.status == 0 and found.passed and not found.failed, done.output[-20000:]
     good = ("history: ",) if slow else ("history: ", "slow: ")  # not even what the kernel lacks
@@ -81,16 +90,18 @@ def check_lane(
     record_property(SUMMARY, f"Linux {kernel.version}, {lane}: {len(found.passed)} passed in {done.costs}")
 
 
-@pytest.mark.takes(150)
-@pytest.mark.timeout(LIMIT_S + 200)
+@pytest.mark.slow
+@pytest.mark.takes(60)
 @pytest.mark.parametrize("series", SERIES)
-@pytest.mark.parametrize("lane", FIRST)
-def test_lane(
-    series: str,
-    lane: str,
-    bundle: Path,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    record_property: pytest.RecordProperty,
-) -> None:
-    check_lane(series, lane, tmp_path / "results", request, record_property)
+def test_the_page_has_the_table_of_kernels(series: str, tmp_path: Path) -> None:
+    """docs/node.md; ``python -m tests.kernels.table`` prints it. The version is that of the day: Debian's next one is
+    fetched without a change of ours.
+    """
+    kernel = find_kernel(series)
+    assert kernel is not None
+    found = render_row(kernel, read_probe(kernel, tmp_path / "results"))
+    assert without_version(documented_rows()[series]) == without_version(found)
+
+
+def without_version(row: str) -> str:
+    return re.sub(r"\([0-9][^)]*\)", "", row, count=1)
