@@ -44,10 +44,11 @@ _PART = re.compile(r"^ {8}--- PASS: TestConformance/\w+/", re.MULTILINE)
 @pytest.fixture
 def npapi_lab(busybox_image: Path, conformance_image: Path, own_bundle: Path) -> Iterator[Lab]:
     with running_lab(images=[busybox_image, conformance_image], bundle=own_bundle) as made:
-        # as in the manifests; a host-networked pod of the client's own node is this host
-        install_bundle(made, FELIX_DEFAULTENDPOINTTOHOSTACTION="ACCEPT")
+        # before the agents: they need up to a minute to notice one that comes later
         made.apply(yaml.safe_load((ROOT / "manifests" / "clusternetworkpolicies.yaml").read_text()))
         until(lambda: DEFINITION in made.kubectl("api-versions"), "the definition is served", pause_s=0.1)
+        # as in the manifests; a host-networked pod of the client's own node is this host
+        install_bundle(made, FELIX_DEFAULTENDPOINTTOHOSTACTION="ACCEPT")
         yield made
 
 

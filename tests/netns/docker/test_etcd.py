@@ -61,10 +61,10 @@ def start_etcd(machine: Machine) -> None:
 
 
 @pytest.fixture
-def docker_on_etcd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
-    """Docker and the driver run before etcd does."""
-    release = str(getattr(request, "param", OLDEST))
-    with docker_machine(tmp_path, release, CALICO_DOCKER_POLICY_WAIT="1s", **ETCD) as machine:
+def docker_on_etcd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """Docker and the driver run before etcd does. With a test's long name containerd's socket has too long a path."""
+    release, root = str(getattr(request, "param", OLDEST)), tmp_path_factory.mktemp("docker")
+    with docker_machine(root, release, CALICO_DOCKER_POLICY_WAIT="1s", **ETCD) as machine:
         start_etcd(machine)
         machine.lab.host.call(set_up)
         yield machine
