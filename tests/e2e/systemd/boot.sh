@@ -4,7 +4,7 @@
 #   boot.sh DIR BUNDLE OUTSIDE [LOWER]
 #
 #   DIR      what the machine writes: it stays from one start to the next
-#   BUNDLE   becomes its /opt/cni/bin; "": nothing does
+#   BUNDLE   becomes its /opt/cni/bin, in which it may write without changing it; "": nothing does
 #   OUTSIDE  the network namespace at the other end of its network card
 #   LOWER    the root of another Debian, in the place of this host's
 #
@@ -24,7 +24,10 @@ ip -n "$outside" route add 10.65.0.0/16 via 192.0.2.10
 mkdir -p "$dir/upper" "$dir/work" "$dir/root"
 [ -z "$bundle" ] || mkdir -p "$dir/upper/opt/cni/bin"
 mount -t overlay overlay -o "lowerdir=$lower,upperdir=$dir/upper,workdir=$dir/work" "$dir/root"
-[ -z "$bundle" ] || mount --bind "$bundle" "$dir/root/opt/cni/bin"
+if [ -n "$bundle" ]; then
+  mkdir -p "$dir/bin" "$dir/bin.work"
+  mount -t overlay overlay -o "lowerdir=$bundle,upperdir=$dir/bin,workdir=$dir/bin.work" "$dir/root/opt/cni/bin"
+fi
 cd "$dir/root"
 mount -t proc proc proc
 mount -t sysfs sysfs sys

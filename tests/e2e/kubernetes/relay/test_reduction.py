@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import ip_network
@@ -600,9 +600,12 @@ def test_whatever_happens_agents_end_up_with_what_the_api_server_has(relayed: Re
             relayed.relay.drop_one("test")
     for agent in agents:
         relayed.wait(lambda agent=agent: relayed.is_told(agent))
-        labels = {key: item.value["metadata"].get("labels") for key, item in agent[FOLLOWED[0]].items().items()}
-        beside = {key: item.value["metadata"].get("labels") for key, item in relayed.expected(FOLLOWED[0]).items()}
-        relayed.wait(lambda labels=labels, beside=beside: labels == beside)
+        beside = labels_of(relayed.expected(FOLLOWED[0]))
+        relayed.wait(lambda agent=agent, beside=beside: labels_of(agent[FOLLOWED[0]].items()) == beside)
+
+
+def labels_of(items: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {key: item.value["metadata"].get("labels") for key, item in items.items()}
 
 
 def test_large_policies_come_through_a_relay_unread(relayed: Relayed) -> None:
