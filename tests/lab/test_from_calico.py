@@ -157,7 +157,7 @@ def owner(busybox_image: Path, own_bundle: Path, tmp_path: Path) -> Iterator[Own
             lay_down_rules(node, WORKLOADS.name, replaced, others, POOL4)
         lab.kubectl("delete", *AGENTS)
         until(made.is_without_ours, "upstream's rules are there, and ours are not", timeout_s=60, pause_s=0.1)
-        until(lambda: ready_agents(lab) == len(lab.nodes), "upstream's agents are ready", timeout_s=60, pause_s=0.1)
+        until(lambda: ready_agents(lab) == len(lab.nodes), "upstream's agents are ready", timeout_s=180, pause_s=0.1)
         with serving(list(probes.values()), DNS, *(IN_RANGE + phase for phase in range(AGAIN + 1)), 8080, CLOSED):
             assert made.is_without_ours()
             assert made.verdicts() == WORKLOADS.verdicts
