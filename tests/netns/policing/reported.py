@@ -204,7 +204,7 @@ class AskedRecords:
         )
 
     def _is_limited_by_iptables(self, packet: SentPacket) -> bool:
-        documents = self._states[packet.states - 1].values()
+        documents = [one for state in self._window(packet) for one in self._states[state].values()]
         return self._lab.standing().get("by") == "iptables" and any("qosControls" in one["spec"] for one in documents)
 
     def _concerns_hosts(self, packet: SentPacket) -> bool:
