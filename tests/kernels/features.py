@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable
 
 MACHINE = "CNI_CALICO_MACHINE"  # set in the machines of tests/kernels: tests may take modules from the kernel there
+USER_MODE = "CNI_CALICO_USER_MODE"  # set in the user-mode kernel (netns/policing/test_user_mode_kernel.py)
 
 
 def _shell(command: str) -> Callable[[], bool]:
@@ -43,12 +44,10 @@ FEATURES: dict[str, Callable[[], bool]] = {
     "queue": _shell("nft 'add table ip t; add chain ip t c; add rule ip t c queue num 7'"),
     "ipvs": _shell("ipvsadm -A -t 192.0.2.1:80"),
     "nf_tables": _shell("nft 'add table ip t; add chain ip t c { type filter hook forward priority 0; }'"),
-    "nflog": _shell(
-        "nft 'add table ip t; add chain ip t c; add rule ip t c log group 7' || iptables-legacy -A INPUT -j NFLOG"
-    ),
     "iptables": _shell("iptables-legacy -N c"),
     "ipsets": _shell("ipset create s hash:net"),
     "machine": lambda: MACHINE in os.environ,
+    "user-mode": lambda: USER_MODE in os.environ,
 }
 
 

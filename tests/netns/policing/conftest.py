@@ -19,11 +19,11 @@ from tests.netns.policing.uplinked import Uplinked, uplinked_lab
 def ask_for_records(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every packet that goes through policy, unless the marker ``unrecorded`` says why a test cannot. The machines
     of tests/kernels are too slow for it: there tests/netns/flows/test_decisions.py asks, on each stock kernel; and
-    the user-mode kernel reports nothing.
+    the user-mode kernel, which has no nfnetlink_log, reports nothing.
     """
     excused = request.node.get_closest_marker("unrecorded")
     assert excused is None or len(excused.args) == 1, "the marker says why"
-    if excused is None and has("nflog") and not has("machine"):
+    if excused is None and not has("machine") and not has("user-mode"):
         monkeypatch.setattr(Lab, "watched_by", staticmethod(asked_records))
 
 

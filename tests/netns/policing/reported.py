@@ -325,7 +325,7 @@ def asked_records(lab: Lab) -> Iterator[AskedRecords]:
 
 
 class ReportedDenials:
-    """What drops packets, from now on; nothing is asked on a kernel that reports none."""
+    """What drops packets, from now on; nothing is asked in the user-mode kernel, which reports none."""
 
     def __init__(self, asked: AskedRecords | None) -> None:
         self._asked = asked
@@ -350,5 +350,5 @@ class ReportedDenials:
 
 @contextmanager
 def denials_of(lab: Lab) -> Iterator[ReportedDenials]:
-    assert isinstance(lab.watcher, AskedRecords) or not has("nflog")
+    assert isinstance(lab.watcher, AskedRecords) or has("user-mode")
     yield ReportedDenials(lab.watcher if isinstance(lab.watcher, AskedRecords) else None)

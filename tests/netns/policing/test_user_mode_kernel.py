@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels.features import USER_MODE
+
 ROOT = Path(__file__).parents[3]
 HERE = "tests/netns/policing"
 LIMIT_S = 3400
@@ -18,7 +20,9 @@ MODULES = (
     "nf_conntrack_netlink xt_nat xt_tcpudp xt_addrtype sch_ingress cls_matchall act_skbedit"
 )
 # no others: the kernel must not load nf_tables when it is asked for it
-LOADED = f'echo /nonexistent >/proc/sys/kernel/modprobe; busybox modprobe -a {MODULES} && exec "$@"'
+LOADED = (
+    f'export {USER_MODE}=1; echo /nonexistent >/proc/sys/kernel/modprobe; busybox modprobe -a {MODULES} && exec "$@"'
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.never_excused, pytest.mark.timeout(LIMIT_S + 120)]
 
