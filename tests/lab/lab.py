@@ -125,17 +125,29 @@ class Lab:
         return self.kubectl("exec", name, "--", *argv, check=check)
 
     def leftovers(self) -> list[str]:
-        """What pods that are gone have left: links, routes, addresses; nothing in a clean lab without pods."""
+        """What pods that are gone have left: links, routes, addresses; nothing in a clean lab without tests' pods. The
+        controllers' own pods are not gone.
+        """
+        links, containers = self._of_controllers()
         found = []
         for node in self.nodes:
             for link in json.loads(node.run("ip", "-j", "link", "show")):
-                if link["ifname"].startswith("cali"):
+                if link["ifname"].startswith("cali") and link["ifname"] not in links:
                     found.append(f"{node.name}: link {link['ifname']}")
             for family in ("-4", "-6"):
                 for route in json.loads(node.run("ip", "-j", family, "route", "show")):
-                    if route.get("dev", "").startswith("cali"):
+                    if route.get("dev", "").startswith("cali") and route["dev"] not in links:
                         found.append(f"{node.name}: route {route['dst']}")
-        return found + [f"handle {name}" for name in self._handles() if "tunnel-addr" not in name]
+        held = (name for name in self._handles() if "tunnel-addr" not in name)
+        return found + [f"handle {name}" for name in held if name.rpartition(".")[2] not in containers]
+
+    def _of_controllers(self) -> tuple[set[str], set[str]]:
+        """The interfaces and the containers of pods in kube-system with addresses of their own."""
+        if not any(not pod["spec"].get("hostNetwork") for pod in self.pods("kube-system")):
+            return set(), set()
+        told = json.loads(self.calicoctl("get", "workloadendpoints", "-n", "kube-system", "-o", "json"))
+        specs = [item["spec"] for item in told["items"]]
+        return {spec["interfaceName"] for spec in specs}, {spec.get("containerID", "") for spec in specs}
 
     def _handles(self) -> list[str]:
         if self.etcd:

@@ -55,9 +55,7 @@ def test_after_a_power_cut_the_same_pods_have_a_network_again(power_lab: Lab) ->
     assert len({address for pod in after for address in addresses(pod)}) == 4
     await_connected(power_lab, after)
     # the sandboxes from before the cut have given their addresses back
-    until(
-        lambda: len(_held(power_lab)) == 4, f"one handle for each pod: {_held(power_lab)}", timeout_s=150, pause_s=0.1
-    )
+    until(lambda: len(_held(power_lab)) == 4, f"one handle for each pod: {_held(power_lab)}", timeout_s=60, pause_s=0.1)
     end_all(power_lab)
 
 
